@@ -1,0 +1,1 @@
+"""tspec: lossless speculative decoding, with the verify pass built like a compiler would."""

@@ -1,0 +1,59 @@
+"""The proposer protocol: what the runtime loop knows of whatever guesses tokens."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from tspec.core.tree import CandidateTrees
+
+
+@dataclass(frozen=True, slots=True)
+class DraftBatch:
+    """The rows of one round, in the order of the verify pass.
+
+    slots      int32 [B]  the sequence of each row, as given to `admit`
+    roots      int32 [B]  newest committed token of each row
+    max_nodes  int32 [B]  most nodes a row's tree may have, root included (at least 1)
+    """
+
+    slots: np.ndarray
+    roots: np.ndarray
+    max_nodes: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What one round committed: row `row` of slot `slots[row]` gained `tokens[row, :counts[row]]`.
+
+    slots int32 [B]; tokens int32 [B, D + 1]; counts int32 [B]; num_accepted int32 [B] counts candidates.
+    """
+
+    slots: np.ndarray
+    tokens: np.ndarray
+    counts: np.ndarray
+    num_accepted: np.ndarray
+
+
+class Proposer(Protocol):
+    """Guesses what the target will say.  A poor guess costs time; it can never change the output.
+
+    A sequence's life is `admit`, then rounds of `propose` and `observe`, then `release`. A proposer
+      - answers every row, in order; a tree with only its root is a legal answer
+      - marks nothing as accepted itself: it learns in `observe`, token by token, what was committed
+      - owns its own memory, and never sees the target's KV
+    """
+
+    name: str
+
+    def admit(self, slot: int, prompt: np.ndarray) -> None:
+        """Start a sequence: `prompt` int32 [n] are its committed tokens so far."""
+
+    def propose(self, batch: DraftBatch) -> CandidateTrees:
+        """Return one tree a row, each with at most `batch.max_nodes[row]` nodes."""
+
+    def observe(self, committed: Committed) -> None:
+        """Learn what was committed."""
+
+    def release(self, slot: int) -> None:
+        """Give back everything held for this sequence. Unknown slots are ignored."""

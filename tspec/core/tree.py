@@ -1,0 +1,83 @@
+"""Candidate trees as flat arrays, one row a sequence, and the masks that the verify pass reads."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tspec.core.errors import ShapeError
+
+MAX_NODES = 64
+"""Nodes of the largest tree: a node's ancestors are one bit each of an int64."""
+
+NO_PARENT = -1
+"""Parent of the root, and of padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateTrees:
+    """The guesses of a batch for one verify pass.
+
+    tokens     int32 [B, T]  node tokens; node 0 is the root, the newest committed token
+    parents    int32 [B, T]  parents come before their children; NO_PARENT for node 0
+    num_nodes  int32 [B]     nodes past it are padding
+    """
+
+    tokens: np.ndarray
+    parents: np.ndarray
+    num_nodes: np.ndarray
+
+    def check(self) -> None:
+        """Raise ShapeError unless each row is a tree in which no two children of a node share a token."""
+        rows, width = self.tokens.shape
+        if self.parents.shape != (rows, width) or self.num_nodes.shape != (rows,) or width > MAX_NODES:
+            raise ShapeError(
+                "candidate trees",
+                got=f"tokens {self.tokens.shape}, parents {self.parents.shape}, rows {self.num_nodes.shape}",
+                need=f"[B, T], [B, T] and [B] with T <= {MAX_NODES}",
+                fix="Fix the proposer.",
+            )
+        for row in range(rows):
+            self._check_row(row)
+
+    def _check_row(self, row: int) -> None:
+        count = int(self.num_nodes[row])
+        if not 1 <= count <= self.tokens.shape[1]:
+            raise _bad_row(row, f"{count} nodes", f"1 to {self.tokens.shape[1]}")
+        if self.parents[row, 0] != NO_PARENT:
+            raise _bad_row(row, f"parent {self.parents[row, 0]} of the root", str(NO_PARENT))
+        seen = set()
+        for node in range(1, count):
+            parent = int(self.parents[row, node])
+            if not 0 <= parent < node:
+                raise _bad_row(row, f"parent {parent} of node {node}", "a parent before its child")
+            edge = (parent, int(self.tokens[row, node]))
+            if edge in seen:
+                raise _bad_row(row, f"two children {edge[1]} of node {parent}", "distinct siblings")
+            seen.add(edge)
+
+
+def _bad_row(row: int, got: str, need: str) -> ShapeError:
+    return ShapeError(f"candidate tree in row {row}", got=got, need=need, fix="Fix the proposer.")
+
+
+def chain(tokens: np.ndarray) -> CandidateTrees:
+    """One row whose nodes are a path: `tokens` int32 [T], root first."""
+    width = len(tokens)
+    parents = np.arange(-1, width - 1, dtype=np.int32)
+    row = np.asarray(tokens, dtype=np.int32)
+    return CandidateTrees(row[None], parents[None], np.array([width], dtype=np.int32))
+
+
+def fill_ancestors(parents: np.ndarray, num_nodes: np.ndarray, ancestors: np.ndarray, depth: np.ndarray) -> None:
+    """Write each node's ancestor bitmask and depth in place; padding is left as it was.
+
+    Shapes: parents int32 [B, T], num_nodes int32 [B]; out: ancestors int64 [B, T], depth int32 [B, T].
+    Bit j of `ancestors[row, node]` says that node j is an ancestor of `node`, or `node` itself.
+    """
+    for row, count in enumerate(num_nodes.tolist()):
+        masks, depths = [1], [0]
+        for node, parent in enumerate(parents[row, 1:count].tolist(), start=1):
+            masks.append(masks[parent] | 1 << node)
+            depths.append(depths[parent] + 1)
+        ancestors[row, :count] = np.array(masks, dtype=np.uint64).astype(np.int64)
+        depth[row, :count] = depths

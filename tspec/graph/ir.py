@@ -1,0 +1,63 @@
+"""The graph: ops in SSA form over immutable values, with the batch dims `B` (rows) and `T` (nodes) symbolic."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from tspec.core.dtypes import DType
+
+Dim = int | str
+Shape = tuple[Dim, ...]
+
+
+class Role(Enum):
+    """Where a value's memory comes from."""
+
+    INPUT = "input"
+    WEIGHT = "weight"
+    STATE = "state"
+    TEMP = "temp"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One tensor. A weight lists the checkpoint tensors it is made of, joined along dim 0, in `parts`.
+
+    A state is a KV cache array: an op that writes one yields a new version, named `base@n`, of the same memory.
+    """
+
+    name: str
+    shape: Shape
+    dtype: DType
+    role: Role = Role.TEMP
+    parts: tuple[str, ...] = ()
+
+    @property
+    def base(self) -> str:
+        """The name of the memory behind a state's versions; the name itself for all others."""
+        return self.name.split("@", 1)[0] if self.role is Role.STATE else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation. `inputs` may hold None for an optional operand that is absent."""
+
+    kind: str
+    outputs: tuple[Value, ...]
+    inputs: tuple[Value | None, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Ops in an order that can be executed. `outputs` are what the host reads."""
+
+    name: str
+    ops: tuple[Op, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+
+    def each(self, kind: str) -> Iterator[Op]:
+        """All ops of one kind, in order."""
+        return (op for op in self.ops if op.kind == kind)
