@@ -1,4 +1,4 @@
-"""The graph: ops in SSA form over immutable values, with the batch dims `B` (rows) and `T` (nodes) symbolic."""
+"""The graph: ops in SSA form over immutable values. The dims `B` (rows) and `T` (nodes) are symbolic."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Role(Enum):
 class Value:
     """One tensor. A weight lists the checkpoint tensors it is made of, joined along dim 0, in `parts`.
 
-    A state is a KV cache array: an op that writes one yields a new version, named `base@n`, of the same memory.
+    A state is a KV cache array: an op that writes one yields a new version, `base@n`, of the same memory.
     """
 
     name: str
@@ -48,6 +48,16 @@ class Op:
     inputs: tuple[Value | None, ...]
     attrs: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def out(self) -> Value:
+        """The first output; the only one of most kinds."""
+        return self.outputs[0]
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """The inputs that are present."""
+        return tuple(value for value in self.inputs if value is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class Graph:
@@ -61,3 +71,8 @@ class Graph:
     def each(self, kind: str) -> Iterator[Op]:
         """All ops of one kind, in order."""
         return (op for op in self.ops if op.kind == kind)
+
+    def __str__(self) -> str:
+        from tspec.graph.show import show  # show reads this module
+
+        return show(self)

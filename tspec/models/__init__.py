@@ -1,1 +1,8 @@
-"""TODO."""
+"""Graph builders, one small file a family: what a model computes, written plainly from its configuration.
+
+Imports no torch, reads no weights, fuses nothing: the graph passes do that, the same way for every family.
+"""
+
+from tspec.models.build_graph import LAYERS, build_graph, expected_tensors
+
+__all__ = ["LAYERS", "build_graph", "expected_tensors"]

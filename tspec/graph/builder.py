@@ -1,0 +1,152 @@
+"""Builds graphs: one method a kind of op, which infers the outputs and checks the op. Fuses nothing."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tspec.core.dtypes import DType
+from tspec.core.shapes import BLOCK_TOKENS
+from tspec.graph.ir import Graph, Op, Role, Shape, Value
+from tspec.graph.ops import check_op
+
+I32, I64, F32 = DType.INT32, DType.INT64, DType.FLOAT32
+
+TOKENS = Value("tokens", ("B", "T"), I32, Role.INPUT)
+ANCESTORS = Value("ancestors", ("B", "T"), I64, Role.INPUT)
+DEPTH = Value("depth", ("B", "T"), I32, Role.INPUT)
+NUM_NODES = Value("num_nodes", ("B",), I32, Role.INPUT)
+PREFIX_LEN = Value("prefix_len", ("B",), I32, Role.INPUT)
+BLOCK_TABLE = Value("block_table", ("B", "max_blocks"), I32, Role.INPUT)
+STATIC_INPUTS = (TOKENS, ANCESTORS, DEPTH, NUM_NODES, PREFIX_LEN, BLOCK_TABLE)
+"""What the host fills before each pass; the same for every graph."""
+
+
+def weight(name: str, shape: Shape, dtype: DType) -> Value:
+    """A weight that is one tensor of the checkpoint."""
+    return Value(name, shape, dtype, Role.WEIGHT, parts=(name,))
+
+
+def derived(name: str, shape: Shape) -> Value:
+    """A float32 table that is computed when the weights load, and is in no checkpoint."""
+    return Value(name, shape, F32, Role.WEIGHT)
+
+
+def next_version(state: Value) -> Value:
+    """The value that a KV cache array becomes when an op writes it: `k_cache.0@1` after `k_cache.0`."""
+    _, _, version = state.name.partition("@")
+    return Value(f"{state.base}@{int(version or 0) + 1}", state.shape, state.dtype, Role.STATE)
+
+
+class GraphBuilder:
+    """Collects ops in order. Each method takes the name of its result first, as in `layers.3.q`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ops: list[Op] = []
+        self._caches: list[Value] = []
+
+    def build(self, outputs: Sequence[Value]) -> Graph:
+        """Return the graph whose results the host reads are `outputs`."""
+        return Graph(self.name, tuple(self.ops), STATIC_INPUTS, tuple(outputs))
+
+    def add_caches(self, layer: int, num_kv_heads: int, head_dim: int, dtype: DType) -> None:
+        """Declare the KV cache of the next layer."""
+        shape = ("num_blocks", num_kv_heads, BLOCK_TOKENS, head_dim)
+        self._caches += [Value(f"{side}_cache.{layer}", shape, dtype, Role.STATE) for side in "kv"]
+
+    def embed(self, name: str, table: Value, dtype: DType = F32) -> Value:
+        """Look up the row of each node's token."""
+        return self._add("embed", Value(name, ("B", "T", table.shape[1]), dtype), TOKENS, table)
+
+    def rms_norm(self, name: str, x: Value, scale: Value, eps: float) -> Value:
+        """Normalise each row."""
+        return self._add("rms_norm", Value(name, x.shape, x.dtype), x, scale, eps=eps)
+
+    def head_norm(self, name: str, x: Value, scale: Value, eps: float) -> Value:
+        """Normalise each head of each row."""
+        return self._add(
+            "head_norm", Value(name, x.shape, x.dtype), x, scale, eps=eps, head_dim=scale.shape[0]
+        )
+
+    def linear(self, name: str, x: Value, matrix: Value, bias: Value | None = None) -> Value:
+        """Multiply each row by `matrix` [N, K], and add `bias` [N]."""
+        return self._add("linear", Value(name, (*x.shape[:-1], matrix.shape[0]), x.dtype), x, matrix, bias)
+
+    def split(self, names: Sequence[str], x: Value, sizes: Sequence[int]) -> tuple[Value, ...]:
+        """Cut each row into pieces of `sizes`."""
+        outs = [Value(name, (*x.shape[:-1], size), x.dtype) for name, size in zip(names, sizes, strict=True)]
+        return self._add_many("split", outs, [x], sizes=tuple(sizes))
+
+    def rope(self, name: str, x: Value, cos: Value, sin: Value, head_dim: int) -> Value:
+        """Rotate each head by its node's position, `prefix_len` + depth."""
+        return self._add(
+            "rope", Value(name, x.shape, x.dtype), x, DEPTH, PREFIX_LEN, cos, sin, head_dim=head_dim
+        )
+
+    def kv_write(self, layer: int, k: Value, v: Value) -> None:
+        """Store the nodes' keys and values behind the committed ones."""
+        caches = self._caches[2 * layer : 2 * layer + 2]
+        written = [next_version(cache) for cache in caches]
+        self._add_many("kv_write", written, [k, v, *caches, BLOCK_TABLE, PREFIX_LEN, NUM_NODES])
+        self._caches[2 * layer : 2 * layer + 2] = written
+
+    def attention(
+        self,
+        name: str,
+        layer: int,
+        q: Value,
+        *,
+        head_dim: int,
+        num_kv_heads: int,
+        scale: float,
+        window: int | None,
+    ) -> Value:
+        """Let each node attend to the committed slots and to its ancestors and itself."""
+        caches = self._caches[2 * layer : 2 * layer + 2]
+        inputs = [q, *caches, ANCESTORS, PREFIX_LEN, NUM_NODES, BLOCK_TABLE]
+        attrs = {"head_dim": head_dim, "num_kv_heads": num_kv_heads, "scale": scale, "window": window}
+        return self._add("attention", Value(name, q.shape, q.dtype), *inputs, **attrs)
+
+    def add(self, name: str, a: Value, b: Value) -> Value:
+        """Add elementwise; a residual connection gives the residual as `b`."""
+        return self._add("add", Value(name, a.shape, a.dtype), a, b)
+
+    def silu_mul(self, name: str, gate: Value, up: Value) -> Value:
+        """silu(gate) * up."""
+        return self._add("silu_mul", Value(name, gate.shape, gate.dtype), gate, up)
+
+    def last_row(self, name: str, x: Value) -> Value:
+        """Keep the row of each sequence's last node."""
+        return self._add("last_row", Value(name, ("B", 1, *x.shape[2:]), x.dtype), x, NUM_NODES)
+
+    def argmax(self, name: str, logits: Value) -> Value:
+        """The token of the greatest logit of each row."""
+        return self._add("argmax", Value(name, logits.shape[:-1], I32), logits)
+
+    def accept_match(self, node_tokens: Value) -> tuple[Value, Value, Value]:
+        """Walk down from the root while the target's token is a child: `out_tokens`, `num_out`, `path`."""
+        outs = [
+            Value("out_tokens", ("B", "T"), I32),
+            Value("num_out", ("B",), I32),
+            Value("path", ("B", "T"), I32),
+        ]
+        out_tokens, num_out, path = self._add_many(
+            "accept_match", outs, [node_tokens, TOKENS, ANCESTORS, DEPTH, NUM_NODES]
+        )
+        return out_tokens, num_out, path
+
+    def kv_commit(self, path: Value, num_out: Value) -> None:
+        """Move the accepted nodes' keys and values of every layer to consecutive slots."""
+        written = [next_version(cache) for cache in self._caches]
+        self._add_many("kv_commit", written, [path, num_out, PREFIX_LEN, BLOCK_TABLE, *self._caches])
+        self._caches = written
+
+    def _add(self, kind: str, out: Value, *inputs: Value | None, **attrs: Any) -> Value:
+        return self._add_many(kind, [out], inputs, **attrs)[0]
+
+    def _add_many(
+        self, kind: str, outs: Sequence[Value], inputs: Sequence[Value | None], **attrs: Any
+    ) -> tuple[Value, ...]:
+        op = Op(kind, tuple(outs), tuple(inputs), attrs)
+        check_op(op)
+        self.ops.append(op)
+        return op.outputs

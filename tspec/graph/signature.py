@@ -1,0 +1,195 @@
+"""What each kind of op takes and gives, as one table; and the unifier that holds an op against its line.
+
+Says nothing of what an op computes: `tspec/kernels/reference` does.
+"""
+
+import re
+from dataclasses import dataclass
+
+from tspec.core.dtypes import WEIGHT_DTYPES, DType
+from tspec.core.errors import ShapeError
+from tspec.core.shapes import BLOCK_TOKENS
+from tspec.graph.ir import Dim, Op, Shape, Value
+
+# kind: outputs = inputs {attributes}
+# `a` is the dtype of activations and `w` that of weights, each the same all over an op. `?` marks an optional
+# operand, `*` any number of them, `_` any dim; `{head_dim=D}` binds D to the attribute. R is T or 1.
+TABLE = """
+embed: out[B,T,H]:a = tokens[B,T]:i32 weight[V,H]:w
+rms_norm: out[B,R,H]:a = x[B,R,H]:a weight[H]:f32 {eps}
+head_norm: out[B,R,Q]:a = x[B,R,Q]:a weight[D]:f32 {eps head_dim=D}
+linear: out[B,R,N]:a = x[B,R,K]:a weight[N,K]:w bias?[N]:f32
+split: *outs[B,R,_]:a = x[B,R,X]:a {sizes}
+rope: out[B,T,Q]:a = x[B,T,Q]:a depth[B,T]:i32 prefix_len[B]:i32 cos[P,D/2]:f32 sin[P,D/2]:f32 {head_dim=D}
+kv_write: new_k[CACHE]:w new_v[CACHE]:w = k[B,T,G*D]:a v[B,T,G*D]:a k_cache[CACHE]:w v_cache[CACHE]:w \
+    block_table[B,M]:i32 prefix_len[B]:i32 num_nodes[B]:i32
+attention: out[B,T,Q]:a = q[B,T,Q]:a k_cache[CACHE]:w v_cache[CACHE]:w ancestors[B,T]:i64 prefix_len[B]:i32 \
+    num_nodes[B]:i32 block_table[B,M]:i32 {head_dim=D num_kv_heads=G scale window}
+add: out[B,R,H]:a = a[B,R,H]:a b[B,R,H]:a
+silu_mul: out[B,R,I]:a = gate[B,R,I]:a up[B,R,I]:a
+last_row: out[B,1,X]:a = x[B,T,X]:a num_nodes[B]:i32
+argmax: out[B,R]:i32 = logits[B,R,V]:a
+accept_match: out_tokens[B,T]:i32 num_out[B]:i32 path[B,T]:i32 = \
+    node_tokens[B,T]:i32 tokens[B,T]:i32 ancestors[B,T]:i64 depth[B,T]:i32 num_nodes[B]:i32
+kv_commit: *new_caches[CACHE]:w = \
+    path[B,T]:i32 num_out[B]:i32 prefix_len[B]:i32 block_table[B,M]:i32 *caches[CACHE]:w
+add_rms_norm: y[B,R,H]:a h[B,R,H]:a = x[B,R,H]:a residual[B,R,H]:a weight[H]:f32 {eps}
+rope_kv_write: q[B,T,A*D]:a new_k[CACHE]:w new_v[CACHE]:w = \
+    qkv[B,T,A*D+2*G*D]:a cos[P,D/2]:f32 sin[P,D/2]:f32 \
+    q_norm?[D]:f32 k_norm?[D]:f32 k_cache[CACHE]:w v_cache[CACHE]:w depth[B,T]:i32 block_table[B,M]:i32 \
+    prefix_len[B]:i32 num_nodes[B]:i32 {head_dim=D num_heads=A num_kv_heads=G eps}
+linear_silu_mul: out[B,R,I]:a = x[B,R,K]:a weight[2*I,K]:w bias?[2*I]:f32
+head_argmax: out[B,R]:i32 = x[B,R,K]:a weight[V,K]:w bias?[V]:f32
+""".replace("CACHE", f"C,G,{BLOCK_TOKENS},D")
+
+_OPERAND = re.compile(r"(\*?)(\w+)(\??)\[([^\]]*)\]:(\w+)")
+_FIX = "Check the builder or the graph pass that made this op."
+_CLASSES = {"a": WEIGHT_DTYPES, "w": WEIGHT_DTYPES}
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One operand of a signature. Dims are names, numbers or sums of products; dtype is a class or a name."""
+
+    name: str
+    dims: tuple[str, ...]
+    dtype: str
+    is_optional: bool
+    is_variadic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Operands and attributes of one kind. `attrs` maps an attribute to the dim it binds, or to None."""
+
+    kind: str
+    outputs: tuple[Operand, ...]
+    inputs: tuple[Operand, ...]
+    attrs: dict[str, str | None]
+
+
+def _parse(line: str) -> Signature:
+    kind, rest = line.split(":", 1)
+    body, _, attrs = rest.partition("{")
+    outputs, inputs = (tuple(map(_operand, _OPERAND.findall(side))) for side in body.split(" = "))
+    pairs = (word.partition("=") for word in attrs.rstrip("}").split())
+    return Signature(kind, outputs, inputs, {name: dim or None for name, _, dim in pairs})
+
+
+def _operand(match: tuple[str, str, str, str, str]) -> Operand:
+    star, name, optional, dims, dtype = match
+    return Operand(name, tuple(dims.split(",")), dtype, bool(optional), bool(star))
+
+
+SIGNATURES = {parsed.kind: parsed for parsed in map(_parse, TABLE.strip().split("\n"))}
+
+
+def operand(op: Op, name: str) -> Value:
+    """Return the operand that the signature of `op` calls `name`; it has to be there."""
+    value = optional_operand(op, name)
+    assert value is not None, f"{op.kind} {op.out.name} has no {name}"
+    return value
+
+
+def optional_operand(op: Op, name: str) -> Value | None:
+    """Return the operand that the signature of `op` calls `name`, or None."""
+    signature = SIGNATURES[op.kind]
+    for operands, values in ((signature.inputs, op.inputs), (signature.outputs, op.outputs)):
+        for place, each in enumerate(operands):
+            if each.name == name:
+                return values[place]
+    raise KeyError(f"{op.kind} has no operand {name}")
+
+
+def labelled(op: Op) -> list[tuple[Operand, Value | None]]:
+    """Pair each operand of `op` with its line in the signature, inputs first.
+
+    Errors: ShapeError for an unknown kind, and for other operands or attributes than the signature's.
+    """
+    signature = SIGNATURES.get(op.kind)
+    if signature is None:
+        raise ShapeError("op kind", got=repr(op.kind), need=f"one of {', '.join(SIGNATURES)}", fix=_FIX)
+    if set(op.attrs) != set(signature.attrs):
+        raise ShapeError(
+            f"attributes of {op.kind}", got=sorted(op.attrs), need=sorted(signature.attrs), fix=_FIX
+        )
+    pairs: list[tuple[Operand, Value | None]] = []
+    for side, operands, values in (
+        ("inputs", signature.inputs, op.inputs),
+        ("outputs", signature.outputs, op.outputs),
+    ):
+        if operands[-1].is_variadic:
+            operands = operands + operands[-1:] * (len(values) - len(operands))
+        if len(operands) != len(values):
+            raise ShapeError(f"{side} of {op.kind}", got=len(values), need=len(operands), fix=_FIX)
+        pairs += zip(operands, values, strict=True)
+    return pairs
+
+
+def unify(op: Op) -> dict[str, Dim]:
+    """Hold `op` against its signature and return what each dim name stands for.
+
+    Errors: ShapeError naming the first operand that disagrees with those before it.
+    """
+    pairs = labelled(op)
+    bound: dict[str, Dim] = {}
+    for attr, bound_name in SIGNATURES[op.kind].attrs.items():
+        if bound_name is not None:
+            bound[bound_name] = op.attrs[attr]
+    for each, value in pairs:
+        if value is not None and len(value.shape) == len(each.dims):
+            for name, dim in zip(each.dims, value.shape, strict=True):
+                if name.isidentifier() and name != "_":
+                    bound.setdefault(name, dim)
+    dtypes: dict[str, DType] = {}
+    for each, value in pairs:
+        _check_operand(op, each, value, bound, dtypes)
+    return bound
+
+
+def _check_operand(
+    op: Op, each: Operand, value: Value | None, bound: dict[str, Dim], dtypes: dict[str, DType]
+) -> None:
+    if value is None:
+        if not each.is_optional:
+            raise ShapeError(
+                f"operand {each.name} of {op.kind} {op.out.name}", got="none", need="a value", fix=_FIX
+            )
+        return
+    shape = value.shape if len(value.shape) == len(each.dims) else (None,) * len(each.dims)
+    need = tuple(
+        dim if name == "_" else _evaluate(name, bound) for name, dim in zip(each.dims, shape, strict=True)
+    )
+    if each.dtype in _CLASSES and value.dtype in _CLASSES[each.dtype]:
+        dtype = dtypes.setdefault(each.dtype, value.dtype).short
+    else:
+        dtype = dtypes[each.dtype].short if each.dtype in dtypes else each.dtype
+    if value.shape != need or value.dtype.short != dtype:
+        raise ShapeError(
+            f"operand {each.name} of {op.kind} {op.out.name}",
+            got=describe(value.shape, value.dtype.short),
+            need=describe(need, {"a": "float", "w": "float"}.get(dtype, dtype)),
+            fix=_FIX,
+        )
+
+
+def _evaluate(expression: str, bound: dict[str, Dim]) -> Dim:
+    """`name` -> what it is bound to; `A*D+2*G*D` and `D/2` -> a number."""
+    if expression in bound:
+        return bound[expression]
+    total = 0
+    for term in expression.split("+"):
+        product, _, divisor = term.partition("/")
+        number = 1
+        for factor in product.split("*"):
+            dim = bound.get(factor, factor)
+            if not str(dim).isdigit():
+                return expression
+            number *= int(dim)
+        total += number // int(divisor or 1)
+    return total
+
+
+def describe(shape: Shape | tuple[Dim | None, ...], dtype: str) -> str:
+    """`f32[B, T, 64]`."""
+    return f"{dtype}[{', '.join('?' if dim is None else str(dim) for dim in shape)}]"

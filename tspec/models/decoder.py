@@ -1,0 +1,80 @@
+"""The parts of a pre-norm decoder layer that every family shares. Knows no family: callers say everything."""
+
+from tspec.core.config import ModelConfig
+from tspec.core.dtypes import DType
+from tspec.graph.builder import GraphBuilder, derived, weight
+from tspec.graph.ir import Value
+
+
+def attention_block(
+    build: GraphBuilder,
+    config: ModelConfig,
+    layer: int,
+    hidden: Value,
+    *,
+    qkv_bias: bool,
+    o_bias: bool,
+    qk_norm: bool,
+    window: int | None,
+) -> Value:
+    """Norm, q/k/v, rotary positions, KV write, attention, output projection, residual."""
+    at, source = f"layers.{layer}", f"model.layers.{layer}.self_attn"
+    x = input_norm(build, config, f"{at}.attn_norm", f"model.layers.{layer}.input_layernorm", hidden)
+    q_width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    q = projection(build, config, f"{at}.q", f"{source}.q_proj", x, q_width, bias=qkv_bias)
+    k = projection(build, config, f"{at}.k", f"{source}.k_proj", x, kv_width, bias=qkv_bias)
+    v = projection(build, config, f"{at}.v", f"{source}.v_proj", x, kv_width, bias=qkv_bias)
+    if qk_norm:
+        q = build.head_norm(
+            f"{at}.q_norm", q, norm_weight(f"{source}.q_norm", config.head_dim), config.rms_eps
+        )
+        k = build.head_norm(
+            f"{at}.k_norm", k, norm_weight(f"{source}.k_norm", config.head_dim), config.rms_eps
+        )
+    table_shape = ("max_positions", config.head_dim // 2)
+    cos, sin = derived("rope.cos", table_shape), derived("rope.sin", table_shape)
+    q = build.rope(f"{at}.q_rope", q, cos, sin, config.head_dim)
+    k = build.rope(f"{at}.k_rope", k, cos, sin, config.head_dim)
+    build.add_caches(layer, config.num_kv_heads, config.head_dim, config.dtype)
+    build.kv_write(layer, k, v)
+    attended = build.attention(
+        f"{at}.attention",
+        layer,
+        q,
+        head_dim=config.head_dim,
+        num_kv_heads=config.num_kv_heads,
+        scale=config.head_dim**-0.5,
+        window=window,
+    )
+    o = projection(build, config, f"{at}.o", f"{source}.o_proj", attended, config.hidden_size, bias=o_bias)
+    return build.add(f"{at}.attn_residual", o, hidden)
+
+
+def mlp_block(build: GraphBuilder, config: ModelConfig, layer: int, hidden: Value, *, bias: bool) -> Value:
+    """Norm, gated MLP with SiLU, residual."""
+    at, source, width = f"layers.{layer}", f"model.layers.{layer}.mlp", config.intermediate_size
+    x = input_norm(build, config, f"{at}.mlp_norm", f"model.layers.{layer}.post_attention_layernorm", hidden)
+    gate = projection(build, config, f"{at}.gate", f"{source}.gate_proj", x, width, bias=bias)
+    up = projection(build, config, f"{at}.up", f"{source}.up_proj", x, width, bias=bias)
+    act = build.silu_mul(f"{at}.act", gate, up)
+    down = projection(build, config, f"{at}.down", f"{source}.down_proj", act, config.hidden_size, bias=bias)
+    return build.add(f"{at}.mlp_residual", down, hidden)
+
+
+def input_norm(build: GraphBuilder, config: ModelConfig, name: str, source: str, x: Value) -> Value:
+    """RMSNorm over the hidden size."""
+    return build.rms_norm(name, x, norm_weight(source, config.hidden_size), config.rms_eps)
+
+
+def projection(
+    build: GraphBuilder, config: ModelConfig, name: str, source: str, x: Value, width: int, *, bias: bool
+) -> Value:
+    """A linear layer whose checkpoint tensors are `source`.weight and, with `bias`, `source`.bias."""
+    matrix = weight(f"{source}.weight", (width, x.shape[-1]), config.dtype)
+    shift = weight(f"{source}.bias", (width,), DType.FLOAT32) if bias else None
+    return build.linear(name, x, matrix, shift)
+
+
+def norm_weight(source: str, width: int) -> Value:
+    """The scale of a norm: float32 whatever the checkpoint stores."""
+    return weight(f"{source}.weight", (width,), DType.FLOAT32)
