@@ -1,4 +1,4 @@
-"""Runs a graph op by op with given callables: the meaning that graph passes have to keep. Knows no tensors."""
+"""Runs a graph op by op with given callables: the meaning that graph passes keep. Knows no tensors."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -7,7 +7,7 @@ from tspec.graph.ir import Graph, Op, Value
 
 
 class Rewriter:
-    """Collects replacements of ops in a graph; `done` applies them. Ops already replaced are not seen again."""
+    """Collects replacements of ops in a graph; `done` applies them. Ops already replaced are unseen."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

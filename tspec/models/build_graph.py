@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from tspec.core.config import ModelConfig
 from tspec.core.errors import ConfigError
 from tspec.graph.builder import GraphBuilder, weight
-from tspec.graph.ir import Graph, Role, Shape, Value
+from tspec.graph.ir import Graph, Value
 from tspec.models.decoder import input_norm
 from tspec.models.llama import llama_layer
 from tspec.models.mistral import mistral_layer
@@ -80,7 +80,7 @@ def _head_weight(config: ModelConfig) -> Value:
     return weight("lm_head.weight", (config.vocab_size, config.hidden_size), config.dtype)
 
 
-def expected_tensors(graph: Graph) -> dict[str, Shape]:
+def expected_tensors(graph: Graph) -> dict[str, tuple[int, ...]]:
     """Return the checkpoint tensors that a plain graph reads, and their shapes."""
-    weights = (value for op in graph.ops for value in op.reads if value.role is Role.WEIGHT)
-    return {value.name: value.shape for value in weights if value.parts == (value.name,)}
+    weights = (value for op in graph.ops for value in op.reads if value.parts)
+    return {value.name: tuple(map(int, value.shape)) for value in weights}

@@ -1,1 +1,44 @@
-"""TODO."""
+"""References: each op written plainly in torch, slow and obvious. What every kernel is held against.
+
+A reference is called as `f(attrs, *inputs)` and returns a tuple of outputs. It changes none of its inputs: KV
+caches come back as new tensors. It computes in its input's dtype, but float32 at least: float64 inputs give a
+more exact answer.
+"""
+
+from collections.abc import Callable
+
+from tspec.kernels.reference.accept import accept_match
+from tspec.kernels.reference.activation import add, silu_mul
+from tspec.kernels.reference.attention import attention
+from tspec.kernels.reference.embed import embed
+from tspec.kernels.reference.head import argmax, head_argmax
+from tspec.kernels.reference.kv_cache import kv_commit, kv_write
+from tspec.kernels.reference.linear import linear, linear_silu_mul
+from tspec.kernels.reference.norm import add_rms_norm, head_norm, rms_norm
+from tspec.kernels.reference.rope import rope, rope_kv_write
+from tspec.kernels.reference.rows import last_row, split
+
+REFERENCES: dict[str, Callable[..., tuple]] = {
+    reference.__name__: reference
+    for reference in (
+        embed,
+        rms_norm,
+        head_norm,
+        linear,
+        split,
+        rope,
+        kv_write,
+        attention,
+        add,
+        silu_mul,
+        last_row,
+        argmax,
+        accept_match,
+        kv_commit,
+        add_rms_norm,
+        rope_kv_write,
+        linear_silu_mul,
+        head_argmax,
+    )
+}
+"""By op kind."""

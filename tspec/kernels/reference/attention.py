@@ -1,0 +1,49 @@
+"""Attention of tree nodes: to the committed slots of their sequence, to their ancestors, to themselves."""
+
+import torch
+
+from tspec.core.shapes import BLOCK_TOKENS
+from tspec.kernels.reference.wide import widen
+
+
+def attention(
+    attrs: dict,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    ancestors: torch.Tensor,
+    prefix_len: torch.Tensor,
+    num_nodes: torch.Tensor,
+    block_table: torch.Tensor,
+) -> tuple[torch.Tensor]:
+    """out = softmax(scale * q @ k.T) @ v over the keys that each node sees; zeros for padding."""
+    q = widen(q)
+    out = torch.zeros_like(q)
+    for row, count in enumerate(num_nodes.tolist()):
+        start = int(prefix_len[row])
+        slot = torch.arange(start + count)
+        block, offset = block_table[row, slot // BLOCK_TOKENS].long(), slot % BLOCK_TOKENS
+        keys, values = (_per_query_head(cache[block, :, offset], q, attrs) for cache in (k_cache, v_cache))
+        heads = q[row, :count].unflatten(-1, (-1, attrs["head_dim"]))
+        scores = torch.einsum("nhd,shd->hns", heads, keys) * attrs["scale"]
+        scores = scores.masked_fill(~visible(ancestors[row, :count], start, attrs["window"]), -torch.inf)
+        out[row, :count] = torch.einsum("hns,shd->nhd", scores.softmax(-1), values).flatten(-2)
+    return (out,)
+
+
+def visible(ancestors: torch.Tensor, start: int, window: int | None) -> torch.Tensor:
+    """[nodes, start + nodes]: which slots each node of one row sees. A window counts positions, not slots."""
+    count = len(ancestors)
+    is_ancestor = (ancestors[:, None] >> torch.arange(count)) & 1 == 1
+    seen = torch.cat([torch.ones(count, start, dtype=torch.bool), is_ancestor], dim=1)
+    if window is None:
+        return seen
+    position = start + is_ancestor.sum(1) - 1
+    key_position = torch.cat([torch.arange(start), position])
+    return seen & (key_position[None, :] > position[:, None] - window)
+
+
+def _per_query_head(heads: torch.Tensor, q: torch.Tensor, attrs: dict) -> torch.Tensor:
+    """[slots, KV heads, head_dim] -> [slots, query heads, head_dim]: neighbours share a KV head."""
+    num_heads = q.shape[-1] // attrs["head_dim"]
+    return heads.to(q.dtype).repeat_interleave(num_heads // attrs["num_kv_heads"], dim=1)

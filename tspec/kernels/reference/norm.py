@@ -1,0 +1,26 @@
+"""RMSNorm over a row, over each head of a row, and after a residual add."""
+
+import torch
+
+from tspec.kernels.reference.wide import widen
+
+
+def rms_norm(attrs: dict, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor]:
+    """out = weight * (x / sqrt(mean(x**2) + eps)) over the last dim."""
+    x = widen(x)
+    normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + attrs["eps"])
+    return (weight.to(x.dtype) * normed,)
+
+
+def head_norm(attrs: dict, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor]:
+    """RMSNorm of each head of `head_dim` elements."""
+    heads = x.unflatten(-1, (-1, attrs["head_dim"]))
+    return (rms_norm(attrs, heads, weight)[0].flatten(-2),)
+
+
+def add_rms_norm(
+    attrs: dict, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """h = x + residual; y = rms_norm(h); returns (y, h)."""
+    h = x + residual
+    return rms_norm(attrs, h, weight)[0], h
