@@ -1,0 +1,175 @@
+"""Matrix products with packed weights: `linear`, gate/up with SiLU, and the head with argmax in its epilogue.
+
+    linear           out[row, n] = sum over k of x[row, k] * weight[n, k]  (+ bias[n])
+    linear_silu_mul  out[row, n] = silu(gate[row, n]) * up[row, n], gate and up as above
+    head_argmax      out[row] = lowest n with the largest logit; NaN counts as -inf; logits are not written
+
+Shapes    x float32 [rows, K], K even; weight packed by pack.py; out float32 [rows, N] or int32 [place]
+Rows      independent: one accumulator an output, k in order (register_block.py)
+Cost      streams the weights once for each MAX_ROWS rows of a panel; the repeats come from L1 or L2
+Threads   panels are claimed a few at a time; a panel is computed by one thread
+Oracle    tspec/kernels/reference/linear.py, head.py
+"""
+
+import numpy as np
+
+from tspec.kernels.cpu import simd
+from tspec.kernels.cpu.host import read_host
+from tspec.kernels.cpu.register_block import make_product
+from tspec.kernels.cpu.simd import BF16, LANES, load_f32, load_i32, store_f32, store_i32
+from tspec.kernels.cpu.sync import atomic_add, barrier
+from tspec.kernels.jit import native
+
+ONE = np.float32(1.0)
+LOWEST = np.float32(-np.inf)
+
+_HOST = read_host()
+PANEL = 3 * _HOST.lanes
+"""Outputs of one panel: three registers of weights, so that the tallest block fills the register file."""
+
+_panel_product = make_product(
+    _HOST.row_blocks, paired=True, vectors=3, lanes=_HOST.lanes, prefetch=_HOST.prefetch
+)
+
+
+@native()
+def panel_product(storage, x, k, rows, panel, out):
+    """out float32 [rows, PANEL] = x float32 [rows, k] times one packed panel."""
+    if storage == BF16:
+        _panel_product(storage, x, k * 4, rows, panel, PANEL * 4, k // 2, out, PANEL * 4)
+    else:
+        step = PANEL * (4 if storage == simd.F32 else 2)
+        _panel_product(storage, x, k * 4, rows, panel, step, k, out, PANEL * 4)
+
+
+@native()
+def panel_bytes(storage, k):
+    """Bytes of one packed panel."""
+    return k * PANEL * (4 if storage == simd.F32 else 2)
+
+
+@native()
+def panels_a_claim(num_panels, num_threads):
+    """Panels that a thread takes at once: about 16 claims a thread, so that a delayed thread costs little."""
+    return max(1, num_panels // (16 * num_threads))
+
+
+@native()
+def linear(counter, num_threads, storage, rows, x, k, weight, bias, out, n, scratch):
+    """See the module. `bias` is 0 for none. `scratch` is float32 [rows, PANEL] of this thread."""
+    num_panels = (n + PANEL - 1) // PANEL
+    claim = panels_a_claim(num_panels, num_threads)
+    stride = panel_bytes(storage, k)
+    first = atomic_add(counter, claim)
+    while first < num_panels:
+        for panel in range(first, min(first + claim, num_panels)):
+            panel_product(storage, x, k, rows, weight + panel * stride, scratch)
+            start = panel * PANEL
+            _write_panel(scratch, rows, bias, start, out, n)
+        first = atomic_add(counter, claim)
+
+
+@native()
+def _write_panel(scratch, rows, bias, start, out, n):
+    count = min(PANEL, n - start)
+    for row in range(rows):
+        source = scratch + row * PANEL * 4
+        target = out + (row * n + start) * 4
+        for at in range(count):
+            value = load_f32(source + at * 4)
+            if bias != 0:
+                value += load_f32(bias + (start + at) * 4)
+            store_f32(target + at * 4, value)
+
+
+@native()
+def linear_silu_mul(counter, num_threads, storage, rows, x, k, weight, bias, out, n, scratch):
+    """See the module. `n` outputs; weight holds panel pairs gate, up. `scratch` is float32 [2, rows, PANEL]."""
+    num_panels = (n + PANEL - 1) // PANEL
+    claim = panels_a_claim(num_panels, num_threads)
+    stride = panel_bytes(storage, k)
+    up = scratch + rows * PANEL * 4
+    first = atomic_add(counter, claim)
+    while first < num_panels:
+        for panel in range(first, min(first + claim, num_panels)):
+            panel_product(storage, x, k, rows, weight + 2 * panel * stride, scratch)
+            panel_product(storage, x, k, rows, weight + (2 * panel + 1) * stride, up)
+            start = panel * PANEL
+            if bias != 0:
+                _add_bias(scratch, rows, bias + start * 4, min(PANEL, n - start))
+                _add_bias(up, rows, bias + (n + start) * 4, min(PANEL, n - start))
+            _silu_mul(scratch, up, rows)
+            _write_panel(scratch, rows, 0, start, out, n)
+        first = atomic_add(counter, claim)
+
+
+@native()
+def _add_bias(scratch, rows, bias, count):
+    for row in range(rows):
+        for at in range(count):
+            place = scratch + (row * PANEL + at) * 4
+            store_f32(place, load_f32(place) + load_f32(bias + at * 4))
+
+
+@native()
+def _silu_mul(gate, up, rows):
+    """gate = gate / (1 + exp(-gate)) * up, over [rows, PANEL]; PANEL rows are padded to whole vectors."""
+    for at in range(0, rows * PANEL, LANES):
+        g = simd.load(gate + at * 4)
+        silu = simd.div(g, simd.add(simd.splat(ONE), simd.exp(simd.mul(g, simd.splat(-ONE)))))
+        simd.store(gate + at * 4, simd.mul(silu, simd.load(up + at * 4)))
+
+
+@native()
+def head_argmax(control, counter, thread, num_threads, storage, rows, x, k, weight, bias, out, place, n, scratch, best):
+    """See the module. Row `row` of x goes to out[place[row]].
+
+    `best` is scratch of [num_threads, rows, 2]: each thread's largest logit (float32) and its token (int32).
+    """
+    num_panels = (n + PANEL - 1) // PANEL
+    claim = panels_a_claim(num_panels, num_threads)
+    stride = panel_bytes(storage, k)
+    mine = best + thread * rows * 8
+    for row in range(rows):
+        store_f32(mine + row * 8, LOWEST)
+        store_i32(mine + row * 8 + 4, np.int32(0))
+    first = atomic_add(counter, claim)
+    while first < num_panels:
+        for panel in range(first, min(first + claim, num_panels)):
+            panel_product(storage, x, k, rows, weight + panel * stride, scratch)
+            if bias != 0:
+                _add_bias(scratch, rows, bias + panel * PANEL * 4, min(PANEL, n - panel * PANEL))
+            _keep_best(scratch, rows, mine, panel * PANEL, n)
+        first = atomic_add(counter, claim)
+    barrier(control, num_threads)
+    if thread == 0:
+        for row in range(rows):
+            store_i32(out + load_i32(place + row * 4) * 4, _best_of_threads(best, num_threads, rows, row))
+    barrier(control, num_threads)
+
+
+@native()
+def _keep_best(scratch, rows, best, start, n):
+    """Update each row's best logit and token with one panel of logits."""
+    for row in range(rows):
+        logits = scratch + row * PANEL * 4
+        value, token = load_f32(best + row * 8), load_i32(best + row * 8 + 4)
+        for at in range(min(PANEL, n - start)):
+            logit = load_f32(logits + at * 4)
+            # A thread's claims ascend, so that the first of equal logits stays: the lowest token.
+            if logit > value:
+                value, token = logit, np.int32(start + at)
+        store_f32(best + row * 8, value)
+        store_i32(best + row * 8 + 4, token)
+
+
+@native()
+def _best_of_threads(best, num_threads, rows, row):
+    """The token of the largest logit of all threads, the lowest among equals; 0 if all are NaN or -inf."""
+    value, token = LOWEST, np.int32(0)
+    for thread in range(num_threads):
+        entry = best + (thread * rows + row) * 8
+        logit, candidate = load_f32(entry), load_i32(entry + 4)
+        if logit > value or (logit == value and candidate < token):
+            value, token = logit, candidate
+    return token

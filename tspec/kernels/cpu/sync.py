@@ -1,0 +1,77 @@
+"""How the threads of a pass meet: work claimed by an atomic counter, a barrier that spins and then yields.
+
+A control block is an int64 array; each word that threads write lies in a cache line of its own.
+"""
+
+import platform
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from tspec.kernels.cpu.simd import I64, _intrinsic, call, pointer
+from tspec.kernels.jit import native
+
+LINE = 64
+"""Bytes of a cache line (of two on some CPUs; the words are few)."""
+
+ARRIVED, PHASE, STEP, PARKED, PROGRAM, NUM_LAUNCHES, FIRST_COUNTER = (LINE * 2 * word for word in range(7))
+"""Byte offsets in the control block. `FIRST_COUNTER` starts one int64 a launch."""
+
+SPINS_BEFORE_YIELD = 2000
+
+
+def _pause(builder: Any) -> None:
+    if platform.machine() in ("x86_64", "AMD64"):
+        call(builder, "llvm.x86.sse2.pause", ir.VoidType(), [])
+
+
+atomic_add = _intrinsic(
+    types.int64,
+    (types.int64, types.int64),
+    lambda b, a, value: b.atomic_rmw("add", pointer(b, a, I64), value, "seq_cst"),
+)
+load_acquire = _intrinsic(
+    types.int64, (types.int64,), lambda b, a: b.load_atomic(pointer(b, a, I64), "acquire", 8)
+)
+store_release = _intrinsic(
+    types.void,
+    (types.int64, types.int64),
+    lambda b, a, value: b.store_atomic(value, pointer(b, a, I64), "release", 8),
+)
+pause = _intrinsic(types.void, (), lambda b: _pause(b))
+sched_yield = types.ExternalFunction("sched_yield", types.int32())
+
+
+@native()
+def barrier(control, num_threads):
+    """Wait until all threads have come here. Writes before it are seen by all after it."""
+    if num_threads == 1:
+        return
+    phase = load_acquire(control + PHASE)
+    if atomic_add(control + ARRIVED, 1) == num_threads - 1:
+        store_release(control + ARRIVED, 0)
+        store_release(control + PHASE, phase + 1)
+        return
+    spins = 0
+    while load_acquire(control + PHASE) == phase:
+        spins += 1
+        if spins < SPINS_BEFORE_YIELD:
+            pause()
+        else:
+            sched_yield()
+
+
+@native()
+def wait_for_step(control, seen, yields):
+    """Wait until STEP differs from `seen`: spin, then yield the CPU up to `yields` times. Returns STEP."""
+    spins = 0
+    step = load_acquire(control + STEP)
+    while step == seen and spins < SPINS_BEFORE_YIELD + yields:
+        spins += 1
+        if spins < SPINS_BEFORE_YIELD:
+            pause()
+        else:
+            sched_yield()
+        step = load_acquire(control + STEP)
+    return step

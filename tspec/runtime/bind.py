@@ -1,0 +1,181 @@
+"""Turns a plan into a program: every operand of every launch becomes an address or a number, once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tspec.core.dtypes import DType
+from tspec.core.errors import ContractError
+from tspec.graph.ir import Dim
+from tspec.graph.plan import Launch, Plan
+from tspec.graph.signature import SIGNATURES
+from tspec.kernels.cpu import attention, program
+from tspec.kernels.cpu.linear import PANEL
+from tspec.kernels.cpu.pack import STORAGE
+from tspec.runtime.memory import address, allocate
+from tspec.runtime.weights import is_packed
+
+NUMPY_DTYPES = {DType.FLOAT32: np.float32, DType.INT32: np.int32, DType.INT64: np.int64}
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPlan:
+    """A plan with its memory. `inputs` and `outputs` are views that the host writes and reads."""
+
+    plan: Plan
+    launches: np.ndarray
+    inputs: dict[str, np.ndarray]
+    outputs: dict[str, np.ndarray]
+    arena: np.ndarray
+    keep: tuple[np.ndarray, ...]
+
+
+def bind_plan(
+    plan: Plan, weights: Mapping[str, np.ndarray], states: Mapping[str, np.ndarray], num_threads: int
+) -> BoundPlan:
+    """Give `plan` an arena, static inputs and scratch, and write its launches."""
+    arena = allocate(plan.arena_bytes)
+    inputs = {
+        name: allocate(int(np.prod(shape)) * dtype.itemsize_bytes).view(NUMPY_DTYPES[dtype]).reshape(shape)
+        for name, (shape, dtype) in plan.inputs.items()
+    }
+    buffers = {
+        name: arena[buffer.offset_bytes : buffer.offset_bytes + buffer.size_bytes]
+        for name, buffer in plan.buffers.items()
+    }
+    binder = _Binder(plan, {**buffers, **inputs, **weights, **states}, num_threads)
+    launches = np.stack([binder.first(), *(binder.bind(launch) for launch in plan.launches)])
+    outputs = {name: _typed(plan, name, buffers[name]) for name in plan.outputs}
+    return BoundPlan(plan, launches, inputs, outputs, arena, tuple(binder.scratch.values()))
+
+
+def _typed(plan: Plan, name: str, memory: np.ndarray) -> np.ndarray:
+    buffer = plan.buffers[name]
+    return memory.view(NUMPY_DTYPES[buffer.dtype]).reshape(buffer.shape)
+
+
+class _Binder:
+    """Knows where every name of one plan lives."""
+
+    def __init__(self, plan: Plan, memory: Mapping[str, np.ndarray], num_threads: int) -> None:
+        self.plan = plan
+        self.memory = memory
+        self.num_threads = num_threads
+        self.rows = plan.bucket.rows * plan.bucket.nodes
+        self.max_blocks = plan.inputs["block_table"][0][1]
+        self.scratch: dict[str, np.ndarray] = {}
+        for name, words in (("frame", 4), *((name, self.rows + plan.bucket.rows) for name in program.FRAME[1:])):
+            self.scratch[name] = allocate(words * 8)
+
+    def first(self) -> np.ndarray:
+        """The launch that numbers the live rows."""
+        return program.bind(
+            "index_rows",
+            {
+                **self._frame(),
+                "num_nodes": address(self.memory["num_nodes"]),
+                "num_sequences": self.plan.bucket.rows,
+                "max_nodes": self.plan.bucket.nodes,
+            },
+        )
+
+    def bind(self, launch: Launch) -> np.ndarray:
+        """One launch of the plan as words."""
+        if launch.kind not in program.OPERANDS:
+            raise ContractError(
+                f"launch {launch.number}",
+                got=launch.kind,
+                need=f"one of {', '.join(program.OPERANDS)}",
+                fix="Fuse the graph before lowering it: this op has no CPU kernel of its own.",
+            )
+        operands: dict[str, Any] = {**self._frame(), **self._labels(launch), **self._sizes(launch), **launch.attrs}
+        operands["space"] = self._space(launch)
+        operands["place"] = address(self.scratch["seq_place" if operands["space"] else "row_place"])
+        operands["window"] = launch.attrs.get("window") or 0
+        return program.bind(launch.kind, operands)
+
+    def _frame(self) -> dict[str, int]:
+        return {name: address(self.scratch[name]) for name in program.FRAME}
+
+    def _labels(self, launch: Launch) -> dict[str, int]:
+        """Addresses of the operands, by their names in the op's signature; 0 for an absent one."""
+        signature = SIGNATURES[launch.kind]
+        found: dict[str, int] = {}
+        for labels, names in ((signature.outputs, launch.outputs), (signature.inputs, launch.inputs)):
+            for label, name in zip(labels, names, strict=False):
+                found[label.name] = 0 if name is None else address(self.memory[name])
+        found.setdefault("out", found.get("q", 0))
+        return found
+
+    def _sizes(self, launch: Launch) -> dict[str, int]:
+        """Everything else that a kernel of this kind asks for."""
+        bucket = self.plan.bucket
+        sizes = {"max_nodes": bucket.nodes, "max_blocks": self.max_blocks}
+        weight = next((self.plan.weights[name] for name in launch.inputs if name in self.plan.weights), None)
+        if launch.kind in ("embed", "linear", "linear_silu_mul", "head_argmax"):
+            assert weight is not None, launch
+            sizes["storage"] = STORAGE[weight.dtype]
+            sizes["k"] = sizes["cols"] = weight.shape[1]
+            sizes["n"] = weight.shape[0] // (2 if launch.kind == "linear_silu_mul" else 1)
+            sizes["is_packed"] = int(is_packed(weight))
+            stride = 2 * self.rows * PANEL * 4
+            sizes["scratch"], sizes["scratch_stride"] = self._scratch("linear", stride)
+            sizes["best"] = self._scratch("best", self.rows * 8)[0]
+        elif launch.kind in ("rms_norm", "add_rms_norm", "last_row", "add"):
+            sizes["cols"] = self.plan.buffers[launch.outputs[0]].shape[-1]
+        elif launch.kind == "argmax":
+            name = launch.inputs[0]
+            assert name is not None
+            sizes["vocab"] = self.plan.buffers[name].shape[-1]
+        else:
+            sizes |= self._cache_sizes(launch)
+        return sizes
+
+    def _cache_sizes(self, launch: Launch) -> dict[str, int]:
+        """Sizes and scratch of the launches that touch the KV cache."""
+        caches = [name for name in launch.inputs if name in self.plan.states]
+        if not caches:
+            return {}
+        (_, num_kv_heads, _, head_dim), dtype = self.plan.states[str(caches[0])]
+        sizes: dict[str, Dim] = {"storage": STORAGE[dtype], "head_dim": head_dim, "num_kv_heads": num_kv_heads}
+        if launch.kind == "attention":
+            assert isinstance(head_dim, int)
+            num_heads = self.plan.buffers[launch.outputs[0]].shape[-1] // head_dim
+            sizes["num_heads"] = num_heads
+            partials = attention.partial_bytes(num_heads, head_dim, self.rows, self.max_blocks)
+            sizes["partials"] = self._shared("partials", partials)
+            sizes["scratch"], sizes["scratch_stride"] = self._scratch(
+                "attention", attention.scratch_bytes(head_dim)
+            )
+        elif launch.kind == "kv_commit":
+            keys = [address(self.memory[str(name)]) for name in caches if str(name).startswith("k_cache")]
+            values = [address(self.memory[str(name)]) for name in caches if str(name).startswith("v_cache")]
+            sizes["num_layers"] = len(keys)
+            sizes["k_caches"] = self._list("k_caches", keys)
+            sizes["v_caches"] = self._list("v_caches", values)
+        return sizes  # type: ignore[return-value]
+
+    def _space(self, launch: Launch) -> int:
+        """0 where a launch works on nodes, 1 where it works on sequences (after `last_row`)."""
+        names = [name for name in (*launch.inputs, *launch.outputs) if name in self.plan.buffers]
+        nodes = self.plan.bucket.nodes
+        per_row = [self.plan.buffers[str(name)].shape for name in names]
+        return int(any(len(shape) >= 2 and shape[1] == 1 != nodes for shape in per_row))
+
+    def _scratch(self, name: str, bytes_a_thread: int) -> tuple[int, int]:
+        """Scratch that all launches of a kind share: (address, bytes from one thread's to the next)."""
+        stride = -(-bytes_a_thread // 128) * 128
+        return self._shared(name, stride * self.num_threads), stride
+
+    def _shared(self, name: str, size_bytes: int) -> int:
+        if name not in self.scratch:
+            self.scratch[name] = allocate(size_bytes)
+        assert len(self.scratch[name]) >= size_bytes, name
+        return address(self.scratch[name])
+
+    def _list(self, name: str, numbers: list[int]) -> int:
+        place = self._shared(name, 8 * len(numbers))
+        self.scratch[name].view(np.int64)[: len(numbers)] = numbers
+        return place

@@ -1,0 +1,72 @@
+"""The weights of plans in the layout of the CPU kernels: packed once, shared by all buckets."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import torch
+
+from tspec.core.dtypes import DType
+from tspec.core.errors import CheckpointError
+from tspec.graph.plan import Plan, WeightSpec
+from tspec.kernels.cpu.pack import pack_gate_up, pack_panels
+from tspec.runtime.memory import allocate
+
+TORCH_DTYPES = {
+    DType.FLOAT32: torch.float32,
+    DType.BFLOAT16: torch.bfloat16,
+    DType.FLOAT16: torch.float16,
+}
+
+_PACKED = {"linear": pack_panels, "head_argmax": pack_panels, "linear_silu_mul": pack_gate_up}
+_FLOAT32 = ("norm", "bias", "rope_table")
+
+
+def is_packed(spec: WeightSpec) -> bool:
+    """Whether `embed` has to read this weight out of panels (it is the head's, too)."""
+    return spec.use in _PACKED
+
+
+def pack_weights(
+    plans: Iterable[Plan],
+    load: Callable[[str], torch.Tensor],
+    tables: Mapping[str, np.ndarray],
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, np.ndarray]:
+    """Return the bytes of every weight that `plans` read, by name.
+
+    load     returns a checkpoint tensor by name
+    tables   weights that no checkpoint holds: the rotary tables, float32 [positions, head_dim / 2]
+    Errors   CheckpointError for a matrix whose inner size is odd, which no kernel takes
+    """
+    specs = {spec.name: spec for plan in plans for spec in plan.weights.values()}
+    packed = {}
+    for number, spec in enumerate(specs.values(), start=1):
+        packed[spec.name] = _pack(spec, load, tables)
+        on_progress(number, len(specs))
+    return packed
+
+
+def _pack(spec: WeightSpec, load: Callable[[str], torch.Tensor], tables: Mapping[str, np.ndarray]) -> np.ndarray:
+    if spec.use == "rope_table":
+        return _keep(torch.from_numpy(tables[spec.name]))
+    parts = [load(part) for part in spec.parts]
+    tensor = parts[0] if len(parts) == 1 else torch.cat(parts)
+    if spec.use in _FLOAT32:
+        return _keep(tensor.to(torch.float32))
+    tensor = tensor.to(TORCH_DTYPES[spec.dtype])
+    if spec.use in _PACKED:
+        if tensor.shape[1] % 2:
+            raise CheckpointError(
+                f"inner size of {spec.name}",
+                got=tensor.shape[1],
+                need="an even number",
+                fix="Pad the model's sizes to even numbers.",
+            )
+        tensor = _PACKED[spec.use](tensor)
+    return _keep(tensor)
+
+
+def _keep(tensor: torch.Tensor) -> np.ndarray:
+    memory = allocate(tensor.numel() * tensor.element_size())
+    torch.from_numpy(memory).copy_(tensor.contiguous().view(-1).view(torch.uint8))
+    return memory
