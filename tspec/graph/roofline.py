@@ -1,4 +1,4 @@
-"""The least time a plan can take on a device: each launch moves its bytes or does its flops, whichever is slower.
+"""The least time a plan can take on a device: a launch moves its bytes or does its flops, the slower counts.
 
 A bound, not a prediction: launches cost nothing here, and nothing overlaps.
 """

@@ -1,0 +1,187 @@
+"""Small graphs, random values for them, and models made by transformers to hold them against."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from tspec.core.config import ModelConfig
+from tspec.core.dtypes import DType
+from tspec.core.shapes import BLOCK_TOKENS
+from tspec.core.tree import CandidateTrees, fill_ancestors
+from tspec.graph.cost import bind
+from tspec.graph.evaluate import evaluate
+from tspec.graph.ir import Graph, Role, Value
+from tspec.graph.show import show
+from tspec.kernels.reference import REFERENCES
+
+TINY = ModelConfig(
+    architecture="llama",
+    vocab_size=40,
+    hidden_size=24,
+    intermediate_size=20,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    rms_eps=1e-5,
+    max_position=256,
+    dtype=DType.FLOAT32,
+)
+MAX_POSITIONS = 256
+
+
+def tiny_config(architecture: str = "llama", **changes: object) -> ModelConfig:
+    return replace(TINY, architecture=architecture, **changes)
+
+
+def ops_text(graph: Graph) -> str:
+    """The printed graph without its name and inputs."""
+    lines = show(graph).splitlines()
+    return "\n".join(line.strip() for line in lines[1 + len(graph.inputs) :])
+
+
+def hf_model(model_type: str, seed: int = 0, **config: object) -> PreTrainedModel:
+    """A random float32 model of transformers, biases and norm weights included."""
+    torch.manual_seed(seed)
+    sizes = {"vocab_size": 97, "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 2}
+    hf_config = AutoConfig.for_model(
+        model_type, **sizes | {"max_position_embeddings": MAX_POSITIONS} | config
+    )
+    model = AutoModelForCausalLM.from_config(hf_config, dtype=torch.float32, attn_implementation="eager")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.copy_(0.3 * torch.randn_like(parameter) + (0 if name.endswith("bias") else 1))
+            else:
+                parameter.copy_(0.15 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def config_of(model: PreTrainedModel) -> ModelConfig:
+    """What the checkpoint reader would make of the configuration of a model."""
+    hf = model.config
+    names = dict(model.named_parameters())
+    attention = "model.layers.0.self_attn"
+    types = getattr(hf, "layer_types", None)
+    window = getattr(hf, "sliding_window", None)
+    if window and types is None:
+        types = ["sliding_attention"] * hf.num_hidden_layers
+    windows = tuple(window if kind == "sliding_attention" else None for kind in types or ())
+    return ModelConfig(
+        architecture=hf.model_type,
+        vocab_size=hf.vocab_size,
+        hidden_size=hf.hidden_size,
+        intermediate_size=hf.intermediate_size,
+        num_layers=hf.num_hidden_layers,
+        num_heads=hf.num_attention_heads,
+        num_kv_heads=hf.num_key_value_heads,
+        head_dim=model.model.layers[0].self_attn.head_dim,
+        rms_eps=hf.rms_norm_eps,
+        max_position=MAX_POSITIONS,
+        dtype=DType.FLOAT32,
+        tie_word_embeddings=hf.tie_word_embeddings,
+        has_qkv_bias=f"{attention}.q_proj.bias" in names,
+        has_o_bias=f"{attention}.o_proj.bias" in names,
+        has_mlp_bias="model.layers.0.mlp.up_proj.bias" in names,
+        has_qk_norm=f"{attention}.q_norm.weight" in names,
+        sliding_windows=windows,
+    )
+
+
+def hf_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The model's tensors by name, and the rotary tables as it computes them."""
+    cos, sin = model.model.rotary_emb(torch.zeros(1), torch.arange(MAX_POSITIONS)[None])
+    half = cos.shape[-1] // 2
+    return dict(model.state_dict()) | {"rope.cos": cos[0, :, :half], "rope.sin": sin[0, :, :half]}
+
+
+def hf_logits(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
+    """[len(tokens), vocabulary], with nothing cached."""
+    with torch.no_grad():
+        return model(torch.tensor([tokens]), use_cache=False).logits[0]
+
+
+def tree_inputs(
+    trees: CandidateTrees, prefix_len: list[int], *, num_blocks: int, seed: int = 0
+) -> dict[str, torch.Tensor]:
+    """The static inputs for a batch of trees. Blocks are dealt out in random order, none to two rows."""
+    rows, width = trees.tokens.shape
+    ancestors, depth = np.zeros((rows, width), np.int64), np.zeros((rows, width), np.int32)
+    fill_ancestors(trees.parents, trees.num_nodes, ancestors, depth)
+    table = np.random.default_rng(seed).permutation(num_blocks).reshape(rows, -1).astype(np.int32)
+    arrays = {
+        "tokens": trees.tokens,
+        "ancestors": ancestors,
+        "depth": depth,
+        "num_nodes": trees.num_nodes,
+        "prefix_len": np.array(prefix_len, np.int32),
+        "block_table": table,
+    }
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+
+
+def weights_of(graph: Graph) -> dict[str, Value]:
+    return {value.name: value for op in graph.ops for value in op.reads if value.role is Role.WEIGHT}
+
+
+def bind_weights(graph: Graph, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A tensor for each weight of a graph, joined of its parts; tables are taken by their own name."""
+    return {
+        name: torch.cat([tensors[part] for part in value.parts or (name,)])
+        for name, value in weights_of(graph).items()
+    }
+
+
+def empty_caches(graph: Graph, num_blocks: int) -> dict[str, torch.Tensor]:
+    """A KV cache of NaN for each that a graph reads: a slot that is read before it is written shows."""
+    states = {value.base: value.shape for op in graph.ops for value in op.reads if value.role is Role.STATE}
+    dims = {"num_blocks": num_blocks}
+    return {name: torch.full(bind(shape, dims), torch.nan) for name, shape in states.items()}
+
+
+def run_tree(
+    graph: Graph,
+    tensors: dict[str, torch.Tensor],
+    inputs: dict[str, torch.Tensor],
+    caches: dict[str, torch.Tensor],
+) -> dict[str, torch.Tensor]:
+    """Outputs and KV caches of one pass by references."""
+    return evaluate(graph, bind_weights(graph, tensors) | inputs | caches, REFERENCES)
+
+
+def random_tensors(plain: Graph, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Float64 values for the weights of a plain graph."""
+    generator = torch.Generator().manual_seed(seed)
+    dims = {"max_positions": MAX_POSITIONS}
+    return {
+        name: torch.randn(bind(value.shape, dims), generator=generator, dtype=torch.float64) * 0.4
+        for name, value in weights_of(plain).items()
+    }
+
+
+SMALL_TREES = CandidateTrees(
+    tokens=np.array([[3, 9, 11, 4, 9, 30], [7, 7, 8, 0, 0, 0]], np.int32),
+    parents=np.array([[-1, 0, 0, 1, 2, 4], [-1, 0, 1, -1, -1, -1]], np.int32),
+    num_nodes=np.array([6, 3], np.int32),
+)
+
+
+def assert_same_meaning(before: Graph, after: Graph, seed: int = 0) -> None:
+    """Both graphs give the same outputs and KV caches on random weights, caches and trees, in float64."""
+    num_blocks = 4
+    inputs = tree_inputs(SMALL_TREES, [BLOCK_TOKENS - 2, 5], num_blocks=num_blocks)
+    tensors = random_tensors(before, seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    caches = {
+        name: torch.randn(cache.shape, generator=generator, dtype=torch.float64)
+        for name, cache in empty_caches(before, num_blocks).items()
+    }
+    expected = run_tree(before, tensors, inputs, caches)
+    found = run_tree(after, tensors, inputs, caches)
+    assert list(expected) == list(found)
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            found[name], value, rtol=1e-11, atol=1e-11, msg=lambda m, n=name: f"{n}: {m}"
+        )
