@@ -1,4 +1,4 @@
-"""The plain graph of each family gives the logits that transformers gives, for chains, trees, and what follows.
+"""The plain graph of each family gives the logits of transformers, for chains, trees, and what follows.
 
 Run: pytest tests/models/test_builders.py
 """
@@ -33,7 +33,10 @@ HEADS_8 = {"num_attention_heads": 8, "num_key_value_heads": 1}
 
 FAMILIES = {
     "llama": ("llama", HEADS_3),
-    "llama with biases": ("llama", HEADS_1 | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "llama with biases": (
+        "llama",
+        HEADS_1 | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
     "llama with wide heads": ("llama", HEADS_8 | {"head_dim": 12}),
     "mistral": ("mistral", HEADS_3 | {"sliding_window": None, "head_dim": 8}),
     "mistral with a window": ("mistral", HEADS_8 | {"sliding_window": 17, "head_dim": 10}),

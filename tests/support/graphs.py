@@ -127,9 +127,9 @@ def weights_of(graph: Graph) -> dict[str, Value]:
 
 
 def bind_weights(graph: Graph, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A tensor for each weight of a graph, joined of its parts; tables are taken by their own name."""
+    """A tensor for each weight of a graph: the one of its name, else its parts joined."""
     return {
-        name: torch.cat([tensors[part] for part in value.parts or (name,)])
+        name: tensors[name] if name in tensors else torch.cat([tensors[part] for part in value.parts])
         for name, value in weights_of(graph).items()
     }
 

@@ -1,0 +1,50 @@
+"""Roofline times, and the table that shows them.
+
+Run: pytest tests/graph/test_roofline.py
+"""
+
+import pytest
+from support.graphs import tiny_config
+
+from tspec.core.errors import ConfigError
+from tspec.graph.lower import lower
+from tspec.graph.passes import fuse
+from tspec.graph.plan import Bucket, Launch
+from tspec.graph.roofline import DEVICES, Device, find_device, launch_us, plan_us, render
+from tspec.models import build_graph
+
+DEVICE = Device("toy", bandwidth_gb_s=10.0, peak_tflops=1.0)
+
+
+def launch(bytes_moved: int, flops: int) -> Launch:
+    return Launch(0, "linear", ("y",), ("x", "w", None), {}, bytes_moved, flops)
+
+
+def test_a_launch_takes_the_time_of_its_slower_side():
+    assert launch_us(launch(10_000, 1), DEVICE) == pytest.approx(1.0)
+    assert launch_us(launch(1, 3_000_000), DEVICE) == pytest.approx(3.0)
+
+
+def test_a_plan_takes_the_sum_of_its_launches():
+    plan = lower(fuse(build_graph(tiny_config())), Bucket(1, 4), max_model_len=100)
+    assert plan_us(plan, DEVICE) == pytest.approx(sum(launch_us(each, DEVICE) for each in plan.launches))
+
+
+def test_a_plan_renders_one_launch_a_line_then_totals():
+    plan = lower(fuse(build_graph(tiny_config(num_layers=1))), Bucket(1, 4), max_model_len=100)
+    lines = render(plan, DEVICE).splitlines()
+    assert lines[0] == "plan 1x4 on toy"
+    assert lines[1].split() == ["kind", "output", "MiB", "Mflop", "us"]
+    assert lines[4] == (
+        "   2  linear           layers.0.qkv                    0.007         0.01       0.76"
+    )
+    kinds = {each.kind for each in plan.launches}
+    assert len(lines) == 2 + len(plan.launches) + len(kinds) + 2
+    assert lines[-2].split()[:3] == ["plan", str(len(plan.launches)), "launches"]
+    assert lines[-1].startswith("arena 0.0")
+
+
+def test_devices_are_found_by_name():
+    assert find_device("h200") is DEVICES["h200"]
+    with pytest.raises(ConfigError, match="device: got 'tpu', need one of cpu, a100, h100, h200"):
+        find_device("tpu")
