@@ -1,10 +1,10 @@
-"""Small graphs, random values for them, and models made by transformers to hold them against."""
+"""Small graphs, random values for them, and what they are evaluated with."""
 
 from dataclasses import replace
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from tspec.core.config import ModelConfig
 from tspec.core.dtypes import DType
@@ -40,54 +40,6 @@ def ops_text(graph: Graph) -> str:
     """The printed graph without its name and inputs."""
     lines = show(graph).splitlines()
     return "\n".join(line.strip() for line in lines[1 + len(graph.inputs) :])
-
-
-def hf_model(model_type: str, seed: int = 0, **config: object) -> PreTrainedModel:
-    """A random float32 model of transformers, biases and norm weights included."""
-    torch.manual_seed(seed)
-    sizes = {"vocab_size": 97, "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 2}
-    hf_config = AutoConfig.for_model(
-        model_type, **sizes | {"max_position_embeddings": MAX_POSITIONS} | config
-    )
-    model = AutoModelForCausalLM.from_config(hf_config, dtype=torch.float32, attn_implementation="eager")
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() == 1:
-                parameter.copy_(0.3 * torch.randn_like(parameter) + (0 if name.endswith("bias") else 1))
-            else:
-                parameter.copy_(0.15 * torch.randn_like(parameter))
-    return model.eval()
-
-
-def config_of(model: PreTrainedModel) -> ModelConfig:
-    """What the checkpoint reader would make of the configuration of a model."""
-    hf = model.config
-    names = dict(model.named_parameters())
-    attention = "model.layers.0.self_attn"
-    types = getattr(hf, "layer_types", None)
-    window = getattr(hf, "sliding_window", None)
-    if window and types is None:
-        types = ["sliding_attention"] * hf.num_hidden_layers
-    windows = tuple(window if kind == "sliding_attention" else None for kind in types or ())
-    return ModelConfig(
-        architecture=hf.model_type,
-        vocab_size=hf.vocab_size,
-        hidden_size=hf.hidden_size,
-        intermediate_size=hf.intermediate_size,
-        num_layers=hf.num_hidden_layers,
-        num_heads=hf.num_attention_heads,
-        num_kv_heads=hf.num_key_value_heads,
-        head_dim=model.model.layers[0].self_attn.head_dim,
-        rms_eps=hf.rms_norm_eps,
-        max_position=MAX_POSITIONS,
-        dtype=DType.FLOAT32,
-        tie_word_embeddings=hf.tie_word_embeddings,
-        has_qkv_bias=f"{attention}.q_proj.bias" in names,
-        has_o_bias=f"{attention}.o_proj.bias" in names,
-        has_mlp_bias="model.layers.0.mlp.up_proj.bias" in names,
-        has_qk_norm=f"{attention}.q_norm.weight" in names,
-        sliding_windows=windows,
-    )
 
 
 def hf_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
