@@ -24,17 +24,8 @@ def attention_block(
     q = projection(build, config, f"{at}.q", f"{source}.q_proj", x, q_width, bias=qkv_bias)
     k = projection(build, config, f"{at}.k", f"{source}.k_proj", x, kv_width, bias=qkv_bias)
     v = projection(build, config, f"{at}.v", f"{source}.v_proj", x, kv_width, bias=qkv_bias)
-    if qk_norm:
-        q = build.head_norm(
-            f"{at}.q_norm", q, norm_weight(f"{source}.q_norm", config.head_dim), config.rms_eps
-        )
-        k = build.head_norm(
-            f"{at}.k_norm", k, norm_weight(f"{source}.k_norm", config.head_dim), config.rms_eps
-        )
-    table_shape = ("max_positions", config.head_dim // 2)
-    cos, sin = derived("rope.cos", table_shape), derived("rope.sin", table_shape)
-    q = build.rope(f"{at}.q_rope", q, cos, sin, config.head_dim)
-    k = build.rope(f"{at}.k_rope", k, cos, sin, config.head_dim)
+    q = rotated(build, config, f"{at}.q", f"{source}.q_norm", q, norm=qk_norm)
+    k = rotated(build, config, f"{at}.k", f"{source}.k_norm", k, norm=qk_norm)
     build.add_caches(layer, config.num_kv_heads, config.head_dim, config.dtype)
     build.kv_write(layer, k, v)
     attended = build.attention(
@@ -48,6 +39,18 @@ def attention_block(
     )
     o = projection(build, config, f"{at}.o", f"{source}.o_proj", attended, config.hidden_size, bias=o_bias)
     return build.add(f"{at}.attn_residual", o, hidden)
+
+
+def rotated(
+    build: GraphBuilder, config: ModelConfig, name: str, source: str, x: Value, *, norm: bool
+) -> Value:
+    """Heads turned by their positions, with `norm` each normalised before."""
+    if norm:
+        x = build.head_norm(f"{name}_norm", x, norm_weight(source, config.head_dim), config.rms_eps)
+    shape = ("max_positions", config.head_dim // 2)
+    return build.rope(
+        f"{name}_rope", x, derived("rope.cos", shape), derived("rope.sin", shape), config.head_dim
+    )
 
 
 def mlp_block(build: GraphBuilder, config: ModelConfig, layer: int, hidden: Value, *, bias: bool) -> Value:
