@@ -1,1 +1,44 @@
-"""tspec: lossless speculative decoding, with the verify pass built like a compiler would."""
+"""tspec: lossless speculative decoding, with the verify pass built like a compiler would.
+
+The public names below load on first use, so that `tspec --help` and `tspec inspect` need no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tspec.core.errors import (
+    CapacityError,
+    CaptureError,
+    CheckpointError,
+    ConfigError,
+    ContractError,
+    ShapeError,
+    TspecError,
+)
+from tspec.core.params import SamplingParams, SpeculativeConfig
+
+if TYPE_CHECKING:
+    from tspec.llm import LLM, Chunk, Result
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "LLM",
+    "CapacityError",
+    "CaptureError",
+    "CheckpointError",
+    "Chunk",
+    "ConfigError",
+    "ContractError",
+    "Result",
+    "SamplingParams",
+    "ShapeError",
+    "SpeculativeConfig",
+    "TspecError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("LLM", "Chunk", "Result"):
+        return getattr(import_module("tspec.llm"), name)
+    raise AttributeError(f"module 'tspec' has no attribute {name!r}")

@@ -86,7 +86,10 @@ class SpeculativeConfig:
         for key in options:
             if key not in known:
                 raise ConfigError(
-                    "speculative_config key", got=repr(key), need=f"one of {', '.join(known)}", fix="Correct the key."
+                    "speculative_config key",
+                    got=repr(key),
+                    need=f"one of {', '.join(known)}",
+                    fix="Correct the key.",
                 )
         return cls(**options)
 

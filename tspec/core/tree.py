@@ -68,7 +68,9 @@ def chain(tokens: np.ndarray) -> CandidateTrees:
     return CandidateTrees(row[None], parents[None], np.array([width], dtype=np.int32))
 
 
-def fill_ancestors(parents: np.ndarray, num_nodes: np.ndarray, ancestors: np.ndarray, depth: np.ndarray) -> None:
+def fill_ancestors(
+    parents: np.ndarray, num_nodes: np.ndarray, ancestors: np.ndarray, depth: np.ndarray
+) -> None:
     """Write each node's ancestor bitmask and depth in place; padding is left as it was.
 
     Shapes: parents int32 [B, T], num_nodes int32 [B]; out: ancestors int64 [B, T], depth int32 [B, T].

@@ -15,7 +15,7 @@ from tspec.kernels.cpu import attention, program
 from tspec.kernels.cpu.linear import PANEL
 from tspec.kernels.cpu.pack import STORAGE
 from tspec.runtime.memory import address, allocate
-from tspec.runtime.weights import is_packed
+from tspec.runtime.weights import PackedWeights
 
 NUMPY_DTYPES = {DType.FLOAT32: np.float32, DType.INT32: np.int32, DType.INT64: np.int64}
 
@@ -33,7 +33,7 @@ class BoundPlan:
 
 
 def bind_plan(
-    plan: Plan, weights: Mapping[str, np.ndarray], states: Mapping[str, np.ndarray], num_threads: int
+    plan: Plan, weights: PackedWeights, states: Mapping[str, np.ndarray], num_threads: int
 ) -> BoundPlan:
     """Give `plan` an arena, static inputs and scratch, and write its launches."""
     arena = allocate(plan.arena_bytes)
@@ -45,7 +45,7 @@ def bind_plan(
         name: arena[buffer.offset_bytes : buffer.offset_bytes + buffer.size_bytes]
         for name, buffer in plan.buffers.items()
     }
-    binder = _Binder(plan, {**buffers, **inputs, **weights, **states}, num_threads)
+    binder = _Binder(plan, weights, {**buffers, **inputs, **weights.memory, **states}, num_threads)
     launches = np.stack([binder.first(), *(binder.bind(launch) for launch in plan.launches)])
     outputs = {name: _typed(plan, name, buffers[name]) for name in plan.outputs}
     return BoundPlan(plan, launches, inputs, outputs, arena, tuple(binder.scratch.values()))
@@ -59,14 +59,20 @@ def _typed(plan: Plan, name: str, memory: np.ndarray) -> np.ndarray:
 class _Binder:
     """Knows where every name of one plan lives."""
 
-    def __init__(self, plan: Plan, memory: Mapping[str, np.ndarray], num_threads: int) -> None:
+    def __init__(
+        self, plan: Plan, weights: PackedWeights, memory: Mapping[str, np.ndarray], num_threads: int
+    ) -> None:
         self.plan = plan
+        self.weights = weights
         self.memory = memory
         self.num_threads = num_threads
         self.rows = plan.bucket.rows * plan.bucket.nodes
         self.max_blocks = plan.inputs["block_table"][0][1]
         self.scratch: dict[str, np.ndarray] = {}
-        for name, words in (("frame", 4), *((name, self.rows + plan.bucket.rows) for name in program.FRAME[1:])):
+        for name, words in (
+            ("frame", 4),
+            *((name, self.rows + plan.bucket.rows) for name in program.FRAME[1:]),
+        ):
             self.scratch[name] = allocate(words * 8)
 
     def first(self) -> np.ndarray:
@@ -90,7 +96,12 @@ class _Binder:
                 need=f"one of {', '.join(program.OPERANDS)}",
                 fix="Fuse the graph before lowering it: this op has no CPU kernel of its own.",
             )
-        operands: dict[str, Any] = {**self._frame(), **self._labels(launch), **self._sizes(launch), **launch.attrs}
+        operands: dict[str, Any] = {
+            **self._frame(),
+            **self._labels(launch),
+            **self._sizes(launch),
+            **launch.attrs,
+        }
         operands["space"] = self._space(launch)
         operands["place"] = address(self.scratch["seq_place" if operands["space"] else "row_place"])
         operands["window"] = launch.attrs.get("window") or 0
@@ -119,7 +130,7 @@ class _Binder:
             sizes["storage"] = STORAGE[weight.dtype]
             sizes["k"] = sizes["cols"] = weight.shape[1]
             sizes["n"] = weight.shape[0] // (2 if launch.kind == "linear_silu_mul" else 1)
-            sizes["is_packed"] = int(is_packed(weight))
+            sizes["is_packed"] = int(self.weights.is_packed(weight.name))
             stride = 2 * self.rows * PANEL * 4
             sizes["scratch"], sizes["scratch_stride"] = self._scratch("linear", stride)
             sizes["best"] = self._scratch("best", self.rows * 8)[0]
@@ -139,7 +150,11 @@ class _Binder:
         if not caches:
             return {}
         (_, num_kv_heads, _, head_dim), dtype = self.plan.states[str(caches[0])]
-        sizes: dict[str, Dim] = {"storage": STORAGE[dtype], "head_dim": head_dim, "num_kv_heads": num_kv_heads}
+        sizes: dict[str, Dim] = {
+            "storage": STORAGE[dtype],
+            "head_dim": head_dim,
+            "num_kv_heads": num_kv_heads,
+        }
         if launch.kind == "attention":
             assert isinstance(head_dim, int)
             num_heads = self.plan.buffers[launch.outputs[0]].shape[-1] // head_dim

@@ -15,7 +15,9 @@ States = Mapping[str, tuple[Shape, DType]]
 def state_bytes(name: str, shape: Shape, dtype: DType, num_blocks: int) -> int:
     """Bytes of one cache array; value rows are padded to whole vectors (kernels/cpu/kv_cache.py)."""
     _, num_kv_heads, block_tokens, head_dim = shape
-    assert isinstance(num_kv_heads, int) and isinstance(block_tokens, int) and isinstance(head_dim, int), shape
+    assert isinstance(num_kv_heads, int) and isinstance(block_tokens, int) and isinstance(head_dim, int), (
+        shape
+    )
     row = head_dim if name.startswith("k_cache") else -(-head_dim // LANES) * LANES
     return num_blocks * num_kv_heads * block_tokens * row * dtype.itemsize_bytes
 

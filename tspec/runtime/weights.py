@@ -1,6 +1,7 @@
 """The weights of plans in the layout of the CPU kernels: packed once, shared by all buckets."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,32 +22,45 @@ _PACKED = {"linear": pack_panels, "head_argmax": pack_panels, "linear_silu_mul":
 _FLOAT32 = ("norm", "bias", "rope_table")
 
 
-def is_packed(spec: WeightSpec) -> bool:
-    """Whether `embed` has to read this weight out of panels (it is the head's, too)."""
-    return spec.use in _PACKED
+@dataclass(frozen=True, slots=True)
+class PackedWeights:
+    """The memory of each weight, and the spec it was packed for (which tells its layout)."""
+
+    memory: Mapping[str, np.ndarray]
+    specs: Mapping[str, WeightSpec]
+
+    def is_packed(self, name: str) -> bool:
+        """Whether a matrix lies in panels; a tied embedding does, since the head reads it, too."""
+        return self.specs[name].use in _PACKED
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all weights."""
+        return sum(memory.nbytes for memory in self.memory.values())
 
 
 def pack_weights(
-    plans: Iterable[Plan],
+    plan: Plan,
     load: Callable[[str], torch.Tensor],
     tables: Mapping[str, np.ndarray],
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-) -> dict[str, np.ndarray]:
-    """Return the bytes of every weight that `plans` read, by name.
+) -> PackedWeights:
+    """Return every weight that `plan` reads: a pass with the head, so that no other plan reads more.
 
     load     returns a checkpoint tensor by name
     tables   weights that no checkpoint holds: the rotary tables, float32 [positions, head_dim / 2]
     Errors   CheckpointError for a matrix whose inner size is odd, which no kernel takes
     """
-    specs = {spec.name: spec for plan in plans for spec in plan.weights.values()}
-    packed = {}
-    for number, spec in enumerate(specs.values(), start=1):
-        packed[spec.name] = _pack(spec, load, tables)
-        on_progress(number, len(specs))
-    return packed
+    memory = {}
+    for number, spec in enumerate(plan.weights.values(), start=1):
+        memory[spec.name] = _pack(spec, load, tables)
+        on_progress(number, len(plan.weights))
+    return PackedWeights(memory, plan.weights)
 
 
-def _pack(spec: WeightSpec, load: Callable[[str], torch.Tensor], tables: Mapping[str, np.ndarray]) -> np.ndarray:
+def _pack(
+    spec: WeightSpec, load: Callable[[str], torch.Tensor], tables: Mapping[str, np.ndarray]
+) -> np.ndarray:
     if spec.use == "rope_table":
         return _keep(torch.from_numpy(tables[spec.name]))
     parts = [load(part) for part in spec.parts]

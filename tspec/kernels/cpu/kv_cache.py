@@ -184,5 +184,3 @@ def _move_value(to_values, to_slot, from_values, from_slot, storage, head_dim):
     row_bytes = padded_dim(head_dim) * item_bytes(storage)
     for at in range(0, row_bytes, 2):
         store_i16(to_values + to_slot * row_bytes + at, load_i16(from_values + from_slot * row_bytes + at))
-
-

@@ -121,7 +121,9 @@ def _silu_mul(gate, up, rows):
 
 
 @native()
-def head_argmax(control, counter, thread, num_threads, storage, rows, x, k, weight, bias, out, place, n, scratch, best):
+def head_argmax(
+    control, counter, thread, num_threads, storage, rows, x, k, weight, bias, out, place, n, scratch, best
+):
     """See the module. Row `row` of x goes to out[place[row]].
 
     `best` is scratch of [num_threads, rows, 2]: each thread's largest logit (float32) and its token (int32).

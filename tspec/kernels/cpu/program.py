@@ -108,7 +108,13 @@ def num_rows(frame, space):
 def _linears(control, counter, thread, num_threads, launch):
     """The three kinds of launch that stream weights."""
     rows_here = num_rows(word(launch, 1), word(launch, 2))
-    storage, x, k, weight, bias = word(launch, 3), word(launch, 4), word(launch, 5), word(launch, 6), word(launch, 7)
+    storage, x, k, weight, bias = (
+        word(launch, 3),
+        word(launch, 4),
+        word(launch, 5),
+        word(launch, 6),
+        word(launch, 7),
+    )
     out, n, scratch = word(launch, 8), word(launch, 9), word(launch, 10) + thread * word(launch, 11)
     if rows_here == 0:
         return
@@ -120,7 +126,21 @@ def _linears(control, counter, thread, num_threads, launch):
     else:
         place, best = word(launch, 12), word(launch, 13)
         linear.head_argmax(
-            control, counter, thread, num_threads, storage, rows_here, x, k, weight, bias, out, place, n, scratch, best
+            control,
+            counter,
+            thread,
+            num_threads,
+            storage,
+            rows_here,
+            x,
+            k,
+            weight,
+            bias,
+            out,
+            place,
+            n,
+            scratch,
+            best,
         )
 
 
@@ -159,7 +179,13 @@ def _row_kernels(counter, launch):
         )  # fmt: skip
     elif code == RMS_NORM:
         norm.rms_norm(
-            counter, num_rows(frame, word(a, 2)), word(a, 3), word(a, 4), word(a, 5), word(a, 6), load_f32(a + 7 * 8)
+            counter,
+            num_rows(frame, word(a, 2)),
+            word(a, 3),
+            word(a, 4),
+            word(a, 5),
+            word(a, 6),
+            load_f32(a + 7 * 8),
         )
     elif code == ADD_RMS_NORM:
         norm.add_rms_norm(
@@ -201,9 +227,9 @@ def run_pass(control, thread, num_threads):
         launch = program + number * LAUNCH_WORDS * 8
         counter = control + FIRST_COUNTER + number * 16
         code = load_i64(launch)
-        if code == LINEAR or code == LINEAR_SILU_MUL or code == HEAD_ARGMAX:
+        if code in (LINEAR, LINEAR_SILU_MUL, HEAD_ARGMAX):
             _linears(control, counter, thread, num_threads, launch)
-        elif code == ROPE_KV_WRITE or code == ATTENTION or code == KV_COMMIT:
+        elif code in (ROPE_KV_WRITE, ATTENTION, KV_COMMIT):
             _attention(control, counter, thread, num_threads, launch)
         else:
             _row_kernels(counter, launch)

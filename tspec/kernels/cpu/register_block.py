@@ -82,7 +82,9 @@ def make_product(heights: tuple[int, ...], paired: bool, **options: Any) -> Any:
             case = builder.append_basic_block("storage")
             switch.add_case(I64(code), case)
             builder.position_at_end(case)
-            blocks = [Block(height, storage=code, paired=paired and code == BF16, **options) for height in heights]
+            blocks = [
+                Block(height, storage=code, paired=paired and code == BF16, **options) for height in heights
+            ]
             _emit_rows(sorted(blocks, key=lambda block: block.rows), builder, operands, end)
         builder.position_at_end(end)
         return context.get_dummy_value()
@@ -121,7 +123,9 @@ def _emit_rows(blocks: list[Block], builder: Any, operands: list[Any], end: Any)
 
 def _emit_block(block: Block, builder: Any, args: tuple[Any, ...]) -> None:
     x, x_stride, rows, weights, weight_step, steps, out, out_stride = args
-    row_start = [builder.add(x, builder.mul(x_stride, _row_index(builder, row, rows))) for row in range(block.rows)]
+    row_start = [
+        builder.add(x, builder.mul(x_stride, _row_index(builder, row, rows))) for row in range(block.rows)
+    ]
     out_start = [
         [
             builder.add(builder.add(out, builder.mul(out_stride, I64(row))), I64(4 * block.lanes * vector))
@@ -161,7 +165,9 @@ def _row_index(builder: Any, row: int, rows: Any) -> Any:
 
 
 def _first_value(block: Block, builder: Any, address: Any) -> Any:
-    return load_vector(builder, address, block.vector, 4) if block.accumulate else vector_of(0.0, block.vector)
+    return (
+        load_vector(builder, address, block.vector, 4) if block.accumulate else vector_of(0.0, block.vector)
+    )
 
 
 def _step_address(block: Block, builder: Any, weights: Any, weight_step: Any, step: Any) -> Any:
@@ -193,7 +199,12 @@ def _load_weights(block: Block, builder: Any, address: Any) -> list[list[Any]]:
 
 
 def _multiply_add(
-    block: Block, builder: Any, row_start: list[Any], step: Any, loaded: list[list[Any]], sums: list[list[Any]]
+    block: Block,
+    builder: Any,
+    row_start: list[Any],
+    step: Any,
+    loaded: list[list[Any]],
+    sums: list[list[Any]],
 ) -> list[list[Any]]:
     after = [list(row) for row in sums]
     for k in range(block.steps_a_load):

@@ -12,7 +12,17 @@ import numpy as np
 
 from tspec.kernels.cpu import simd
 from tspec.kernels.cpu.linear import PANEL
-from tspec.kernels.cpu.simd import BF16, F16, F32, load_f32, load_i16, load_i32, store_f32, store_i32, store_i64
+from tspec.kernels.cpu.simd import (
+    BF16,
+    F16,
+    F32,
+    load_f32,
+    load_i16,
+    load_i32,
+    store_f32,
+    store_i32,
+    store_i64,
+)
 from tspec.kernels.cpu.sync import atomic_add
 from tspec.kernels.jit import native
 
@@ -20,7 +30,9 @@ LOWEST = np.float32(-np.inf)
 
 
 @native()
-def index_rows(frame, num_nodes, num_sequences, max_nodes, row_seq, row_node, row_place, seq_place, row_start):
+def index_rows(
+    frame, num_nodes, num_sequences, max_nodes, row_seq, row_node, row_place, seq_place, row_start
+):
     """Fill the maps; frame int64 [2] = (live rows, live sequences). One thread runs it.
 
     row_place int32 [rows] is seq * max_nodes + node; seq_place int32 [B] is the sequence itself.

@@ -148,7 +148,9 @@ add = _intrinsic(lanes, (lanes, lanes), lambda b, x, y: b.fadd(x, y))
 sub = _intrinsic(lanes, (lanes, lanes), lambda b, x, y: b.fsub(x, y))
 mul = _intrinsic(lanes, (lanes, lanes), lambda b, x, y: b.fmul(x, y))
 div = _intrinsic(lanes, (lanes, lanes), lambda b, x, y: b.fdiv(x, y))
-fma = _intrinsic(lanes, (lanes, lanes, lanes), lambda b, x, y, z: call(b, fma_name(VECTOR), VECTOR, [x, y, z]))
+fma = _intrinsic(
+    lanes, (lanes, lanes, lanes), lambda b, x, y, z: call(b, fma_name(VECTOR), VECTOR, [x, y, z])
+)
 maximum = _intrinsic(lanes, (lanes, lanes), lambda b, x, y: b.select(b.fcmp_ordered(">", x, y), x, y))
 minimum = _intrinsic(lanes, (lanes, lanes), lambda b, x, y: b.select(b.fcmp_ordered("<", x, y), x, y))
 

@@ -1,0 +1,175 @@
+"""The user's door: prompts in, texts out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tspec.build import BuildOptions, Progress, build_engine
+from tspec.core.errors import ConfigError
+from tspec.core.params import SamplingParams, SpeculativeConfig
+from tspec.runtime.loop import Engine
+from tspec.runtime.sequence import Sequence as RunningSequence
+from tspec.runtime.sequence import SequenceStats
+from tspec.runtime.text import TextStream
+from tspec.tokenizer import Message, TextCodec, load_codec
+
+Prompt = str | Sequence[int]
+"""A text, or token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one prompt gave. `finish_reason` is "stop" or "length"; `token_ids` has the stop token, `text` not."""
+
+    prompt_token_ids: list[int]
+    token_ids: list[int]
+    text: str
+    finish_reason: str
+    stats: SequenceStats
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a streamed text. The last one has the whole `result`."""
+
+    text: str
+    token_ids: list[int]
+    result: Result | None = None
+
+
+class LLM:
+    """A model ready to decode.
+
+        llm = LLM("path/to/checkpoint", speculative_config={"method": "ngram"})
+        for result in llm.generate(["Once upon a time"], SamplingParams(max_tokens=64)):
+            print(result.text)
+
+    model               folder of a Hugging Face style safetensors checkpoint
+    speculative_config  keys of `SpeculativeConfig`; None for plain decoding
+    dtype               of weights and KV: "auto" (the checkpoint's), "float32", "bfloat16", "float16"
+    device              "auto" or "cpu"
+    max_model_len       most tokens of prompt and output together; the model's context if None
+    max_num_seqs        most sequences decoded at a time
+    kv_cache_mib        memory of KV blocks; half of the machine's if None
+    num_threads         threads of a pass; one a usable CPU if None
+
+    Not to be shared between threads. Errors: CheckpointError, ConfigError, CapacityError.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        speculative_config: Mapping[str, Any] | SpeculativeConfig | None = None,
+        on_progress: Progress = lambda what, done, total: None,
+        **options: Any,
+    ) -> None:
+        folder = Path(model)
+        self._engine: Engine | None = build_engine(
+            folder, SpeculativeConfig.of(speculative_config), _build_options(options), on_progress
+        )
+        self.config = self._engine.config
+        self._codec = (
+            load_codec(folder, self.config.vocab_size) if (folder / "tokenizer.json").exists() else None
+        )
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None
+    ) -> list[Result]:
+        """Decode all prompts; results are in their order. A single prompt may be given bare."""
+        engine = self._open_engine()
+        several = _as_list(prompts)
+        sequences: list[RunningSequence] = []
+        try:
+            for prompt in several:
+                sequences.append(engine.add(self._ids(prompt), params or SamplingParams()))
+            while any(each.finish_reason is None for each in sequences):
+                engine.step()
+        finally:
+            for each in sequences:
+                engine.abort(each)
+        return [self._result(each) for each in sequences]
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Chunk]:
+        """Decode one prompt, and yield its text as it comes; nothing runs between two pieces."""
+        engine = self._open_engine()
+        sequence = engine.add(self._ids(prompt), params or SamplingParams())
+        text = TextStream(self._decode)
+        piece, given = "", 0
+        fresh: list[int] = []
+        try:
+            while sequence.finish_reason is None:
+                if fresh:
+                    yield Chunk(piece, fresh)
+                engine.step()
+                fresh = sequence.output_from(given)
+                given += len(fresh)
+                piece = text.push(fresh)
+        finally:
+            engine.abort(sequence)
+        yield Chunk(piece + text.finish(), fresh, self._result(sequence))
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a chat, by the checkpoint's template: a prompt for `generate` or `stream`."""
+        return self._need_codec().encode_chat(messages)
+
+    def close(self) -> None:
+        """End the threads and free the memory. The LLM cannot be used afterwards."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open_engine(self) -> Engine:
+        if self._engine is None:
+            raise ConfigError("LLM", got="closed", need="an open one", fix="Make a new LLM.")
+        return self._engine
+
+    def _need_codec(self) -> TextCodec:
+        if self._codec is None:
+            raise ConfigError(
+                "prompt",
+                got="text",
+                need="token ids: the checkpoint has no tokenizer.json",
+                fix="Pass token ids.",
+            )
+        return self._codec
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        return self._need_codec().encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return "" if self._codec is None else self._codec.decode(token_ids)
+
+    def _result(self, sequence: RunningSequence) -> Result:
+        assert sequence.finish_reason is not None
+        ids = sequence.output_ids
+        return Result(
+            prompt_token_ids=sequence.prompt.tolist(),
+            token_ids=ids,
+            text=self._decode(ids),
+            finish_reason=sequence.finish_reason.value,
+            stats=sequence.stats,
+        )
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _build_options(options: Mapping[str, Any]) -> BuildOptions:
+    known = BuildOptions.__dataclass_fields__
+    for name in options:
+        if name not in known:
+            raise ConfigError(
+                "LLM option", got=repr(name), need=f"one of {', '.join(known)}", fix="Correct the name."
+            )
+    return BuildOptions(**options)

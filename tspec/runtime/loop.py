@@ -1,0 +1,240 @@
+"""The loop: admit, prefill, then rounds of propose, verify, accept, commit. Knows proposers by protocol only."""
+
+from collections import deque
+from collections.abc import Sequence as List
+
+import numpy as np
+
+from tspec.core.config import ModelConfig
+from tspec.core.errors import CapacityError, ConfigError
+from tspec.core.params import SamplingParams
+from tspec.core.proposer import Committed, DraftBatch, Proposer
+from tspec.core.shapes import blocks_for
+from tspec.core.tree import MAX_NODES, NO_PARENT, CandidateTrees
+from tspec.runtime.blocks import BlockPool
+from tspec.runtime.buckets import smallest_bucket
+from tspec.runtime.executor import CpuExecutor, PassInputs
+from tspec.runtime.sequence import FinishReason, Sequence
+
+_CHAIN_PARENTS = np.arange(NO_PARENT, MAX_NODES - 1, dtype=np.int32)
+
+
+class Engine:
+    """Runs sequences to their end, up to `max_num_seqs` at a time.
+
+    A sequence reserves KV blocks for all it may ever need when it is admitted; until they are free it waits.
+    node_budget   nodes a verify pass may have in all while speculating: what the host computes at about the
+                  price of one (beyond it, plain decoding of the same batch would be faster)
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        executor: CpuExecutor,
+        proposer: Proposer,
+        *,
+        max_model_len: int,
+        max_num_seqs: int,
+        max_candidates: int,
+        node_budget: int,
+    ) -> None:
+        self.config = config
+        self.max_model_len = max_model_len
+        self._executor = executor
+        self._proposer = proposer
+        self._max_candidates = max_candidates
+        self._node_budget = node_budget
+        self._blocks = BlockPool(executor.num_blocks)
+        self._free_slots = list(range(max_num_seqs - 1, -1, -1))
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a sequence waits or runs."""
+        return bool(self._waiting or self._running)
+
+    def add(self, prompt: List[int], params: SamplingParams) -> Sequence:
+        """Queue a request.
+
+        Errors   ConfigError for an empty prompt or a token outside the vocabulary; CapacityError for a prompt
+                 that leaves no room for a token in the context, or in the KV blocks
+        """
+        tokens = np.asarray(prompt, dtype=np.int64)
+        self._check_prompt(tokens)
+        limit = min(len(tokens) + params.max_tokens, self.max_model_len)
+        eos = () if params.ignore_eos else self.config.eos_token_ids
+        sequence = Sequence(
+            prompt=tokens.astype(np.int32),
+            params=params,
+            stop_ids=frozenset((*eos, *params.stop_token_ids)),
+            max_length=limit,
+            tokens=tokens.tolist(),
+        )
+        if params.max_tokens == 0:
+            sequence.finish_reason = FinishReason.LENGTH
+            return sequence
+        if self._num_blocks(sequence) > self._blocks.num_blocks:
+            raise CapacityError(
+                "KV blocks for a request",
+                got=f"{self._blocks.num_blocks} blocks in all",
+                need=self._num_blocks(sequence),
+                fix="Lower max_tokens or shorten the prompt.",
+            )
+        self._waiting.append(sequence)
+        return sequence
+
+    def abort(self, sequence: Sequence) -> None:
+        """Drop a request, wherever it is. Harmless for one that has ended."""
+        if sequence in self._running:
+            self._release(sequence)
+        elif sequence in self._waiting:
+            self._waiting.remove(sequence)
+
+    def step(self) -> list[Sequence]:
+        """Run one pass; returns the sequences that gained tokens. Call while `has_work`.
+
+        A pass prefills every sequence that still has prompt left, else decodes all running ones.
+        """
+        self._admit()
+        prefilling = [each for each in self._running if each.prefix_len < len(each.prompt)]
+        advanced = self._prefill(prefilling) if prefilling else self._decode(self._running)
+        for sequence in [each for each in self._running if each.finish_reason is not None]:
+            self._release(sequence)
+        return advanced
+
+    def close(self) -> None:
+        """Drop all requests and end the executor's threads."""
+        for sequence in [*self._running, *self._waiting]:
+            self.abort(sequence)
+        self._executor.close()
+
+    def _check_prompt(self, tokens: np.ndarray) -> None:
+        if tokens.size == 0:
+            raise ConfigError(
+                "prompt",
+                got="no tokens",
+                need="at least one",
+                fix="Give a text, or a model with a start token.",
+            )
+        if tokens.ndim != 1 or tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
+            raise ConfigError(
+                "prompt tokens",
+                got=f"ids {tokens.min()} to {tokens.max()}",
+                need=f"ids from 0 to {self.config.vocab_size - 1}",
+                fix="Use the tokenizer of this checkpoint.",
+            )
+        if len(tokens) >= self.max_model_len:
+            raise CapacityError(
+                "prompt length",
+                got=f"{len(tokens)} tokens",
+                need=f"at most {self.max_model_len - 1} (max_model_len {self.max_model_len}, less one to emit)",
+                fix="Shorten the prompt, or raise max_model_len if the model allows it.",
+            )
+
+    def _num_blocks(self, sequence: Sequence) -> int:
+        """Blocks for the longest text, and for candidates that stand behind it."""
+        return blocks_for(sequence.max_length + self._max_candidates)
+
+    def _admit(self) -> None:
+        """Start waiting sequences in their order, while there is a slot and room for the next one."""
+        while self._waiting and self._free_slots:
+            sequence = self._waiting[0]
+            if self._num_blocks(sequence) > self._blocks.num_free:
+                return
+            self._waiting.popleft()
+            sequence.blocks = self._blocks.take(self._num_blocks(sequence))
+            sequence.block_row = np.array(sequence.blocks, dtype=np.int32)
+            sequence.slot = self._free_slots.pop()
+            self._running.append(sequence)
+            self._proposer.admit(sequence.slot, sequence.prompt)
+
+    def _release(self, sequence: Sequence) -> None:
+        self._running.remove(sequence)
+        self._proposer.release(sequence.slot)
+        self._blocks.give_back(sequence.blocks)
+        self._free_slots.append(sequence.slot)
+        sequence.blocks, sequence.slot = [], -1
+
+    def _prefill(self, sequences: list[Sequence]) -> list[Sequence]:
+        """Take the next chunk of each prompt through a pass; the last chunk of a prompt gives its first token."""
+        starts = [each.prefix_len for each in sequences]
+        counts = [min(MAX_NODES, len(each.prompt) - each.prefix_len) for each in sequences]
+        width = max(counts)
+        trees = CandidateTrees(
+            np.zeros((len(sequences), width), dtype=np.int32),
+            np.broadcast_to(_CHAIN_PARENTS[:width], (len(sequences), width)),
+            np.array(counts, dtype=np.int32),
+        )
+        for row, (sequence, start, count) in enumerate(zip(sequences, starts, counts, strict=True)):
+            trees.tokens[row, :count] = sequence.prompt[start : start + count]
+        done = [
+            start + count == len(each.prompt)
+            for each, start, count in zip(sequences, starts, counts, strict=True)
+        ]
+        outputs = self._run("last" if any(done) else "none", sequences, trees)
+        for sequence, count in zip(sequences, counts, strict=True):
+            sequence.prefix_len += count
+        finished = [row for row, is_done in enumerate(done) if is_done]
+        if not finished:
+            return []
+        tokens = outputs["node_tokens"][finished].astype(np.int32)
+        self._commit([sequences[row] for row in finished], tokens, np.ones(len(finished), dtype=np.int32))
+        return [sequences[row] for row in finished]
+
+    def _decode(self, sequences: list[Sequence]) -> list[Sequence]:
+        """One round: propose, verify, accept, commit."""
+        trees = self._proposer.propose(self._draft_batch(sequences))
+        self._check_tokens(trees)
+        outputs = self._run("all", sequences, trees)
+        num_out = outputs["num_out"][: len(sequences)]
+        for sequence, nodes, out in zip(sequences, trees.num_nodes.tolist(), num_out.tolist(), strict=True):
+            sequence.stats.add_pass(nodes - 1, out - 1)
+            sequence.prefix_len += out
+        self._commit(sequences, outputs["out_tokens"][: len(sequences)], num_out)
+        return list(sequences)
+
+    def _draft_batch(self, sequences: list[Sequence]) -> DraftBatch:
+        """Candidates are useful only as far as tokens may still come: the bonus token takes the last place."""
+        share = max(1, self._node_budget // len(sequences))
+        limits = [min(self._max_candidates + 1, share, each.num_remaining) for each in sequences]
+        return DraftBatch(
+            slots=np.array([each.slot for each in sequences], dtype=np.int32),
+            roots=np.array([each.tokens[-1] for each in sequences], dtype=np.int32),
+            max_nodes=np.array(limits, dtype=np.int32),
+        )
+
+    def _check_tokens(self, trees: CandidateTrees) -> None:
+        """A candidate outside the vocabulary would be read out of bounds by native code."""
+        live = trees.tokens[np.arange(trees.tokens.shape[1]) < trees.num_nodes[:, None]]
+        if live.min() < 0 or live.max() >= self.config.vocab_size:
+            raise ConfigError(
+                f"candidates of proposer {self._proposer.name}",
+                got=f"ids {live.min()} to {live.max()}",
+                need=f"ids from 0 to {self.config.vocab_size - 1}",
+                fix="Use a proposer of the target's vocabulary.",
+            )
+
+    def _run(self, kind: str, sequences: list[Sequence], trees: CandidateTrees) -> dict[str, np.ndarray]:
+        width = max(len(each.blocks) for each in sequences)
+        table = np.zeros((len(sequences), width), dtype=np.int32)
+        for row, sequence in enumerate(sequences):
+            table[row, : len(sequence.blocks)] = sequence.block_row
+        prefix_len = np.array([each.prefix_len for each in sequences], dtype=np.int32)
+        bucket = smallest_bucket(len(sequences), int(trees.num_nodes.max()))
+        return self._executor.run(kind, bucket, PassInputs(trees, prefix_len, table))
+
+    def _commit(self, sequences: list[Sequence], tokens: np.ndarray, counts: np.ndarray) -> None:
+        """Append what was verified to each sequence, and tell the proposer what really became text."""
+        emitted = [
+            sequence.commit(tokens[row, :count].tolist())
+            for row, (sequence, count) in enumerate(zip(sequences, counts.tolist(), strict=True))
+        ]
+        self._proposer.observe(
+            Committed(
+                slots=np.array([each.slot for each in sequences], dtype=np.int32),
+                tokens=tokens,
+                counts=np.array(emitted, dtype=np.int32),
+                num_accepted=counts - 1,
+            )
+        )

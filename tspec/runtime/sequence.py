@@ -1,0 +1,131 @@
+"""One request on its way: its tokens, its place in the KV cache, and where it ends."""
+
+import time
+from collections.abc import Sequence as TokenSequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from tspec.core.params import SamplingParams
+
+
+class FinishReason(Enum):
+    """Why a sequence ended: at a stop token, or at max_tokens or the context limit."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(slots=True)
+class SequenceStats:
+    """What decoding one sequence took. Counts of candidates are those of verify passes, none of prefill."""
+
+    num_passes: int = 0
+    num_emitted: int = 0
+    num_drafts: int = 0
+    num_candidates: int = 0
+    num_accepted: int = 0
+    candidates_by_position: list[int] = field(default_factory=list)
+    accepted_by_position: list[int] = field(default_factory=list)
+    start_s: float = field(default_factory=time.perf_counter)
+    first_token_s: float | None = None
+    end_s: float | None = None
+
+    @property
+    def tokens_per_pass(self) -> float | None:
+        """Mean num_emitted a verify pass, bonus included; the first token comes from prefill and is left out."""
+        return (self.num_emitted - 1) / self.num_passes if self.num_passes else None
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted candidates over all candidates, None before the first."""
+        return self.num_accepted / self.num_candidates if self.num_candidates else None
+
+    @property
+    def time_to_first_token_s(self) -> float | None:
+        """Seconds from the request to its first token."""
+        return None if self.first_token_s is None else self.first_token_s - self.start_s
+
+    @property
+    def decode_s(self) -> float:
+        """Seconds from the first token to the last."""
+        return 0.0 if self.first_token_s is None or self.end_s is None else self.end_s - self.first_token_s
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Decoding speed after the first token, None for a text of one token."""
+        return (self.num_emitted - 1) / self.decode_s if self.num_emitted > 1 and self.decode_s > 0 else None
+
+    def add_pass(self, num_candidates: int, num_accepted: int) -> None:
+        """Count one verify pass of this sequence."""
+        self.num_passes += 1
+        self.num_drafts += num_candidates > 0
+        self.num_candidates += num_candidates
+        self.num_accepted += num_accepted
+        for counts, reached in (
+            (self.candidates_by_position, num_candidates),
+            (self.accepted_by_position, num_accepted),
+        ):
+            counts.extend([0] * (num_candidates - len(counts)))
+            for position in range(reached):
+                counts[position] += 1
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request in the engine. `tokens` are prompt and output; all but the root have committed KV once decoding."""
+
+    prompt: np.ndarray
+    params: SamplingParams
+    stop_ids: frozenset[int]
+    max_length: int
+    tokens: list[int]
+    slot: int = -1
+    prefix_len: int = 0
+    blocks: list[int] = field(default_factory=list)
+    block_row: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    finish_reason: FinishReason | None = None
+    stats: SequenceStats = field(default_factory=SequenceStats)
+
+    @property
+    def num_output(self) -> int:
+        """Tokens emitted so far."""
+        return len(self.tokens) - len(self.prompt)
+
+    @property
+    def output_ids(self) -> list[int]:
+        """The tokens emitted so far."""
+        return self.output_from(0)
+
+    def output_from(self, start: int) -> list[int]:
+        """The tokens emitted after the first `start`."""
+        return self.tokens[len(self.prompt) + start :]
+
+    @property
+    def num_remaining(self) -> int:
+        """Most tokens that may still be emitted."""
+        return self.max_length - len(self.tokens)
+
+    def commit(self, tokens: TokenSequence[int]) -> int:
+        """Append tokens one by one, each through the checks of plain decoding; returns how many were emitted.
+
+        What comes after the first stop is dropped: a run of accepted candidates ends where plain decoding ends.
+        """
+        now = time.perf_counter()
+        emitted = 0
+        for token in tokens:
+            self.tokens.append(int(token))
+            emitted += 1
+            if int(token) in self.stop_ids:
+                self.finish_reason = FinishReason.STOP
+            elif len(self.tokens) >= self.max_length:
+                self.finish_reason = FinishReason.LENGTH
+            if self.finish_reason is not None:
+                break
+        self.stats.num_emitted += emitted
+        if self.stats.first_token_s is None:
+            self.stats.first_token_s = now
+        if self.finish_reason is not None:
+            self.stats.end_s = now
+        return emitted
