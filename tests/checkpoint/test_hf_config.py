@@ -64,9 +64,6 @@ def without(config, *keys):
     return {key: value for key, value in config.items() if key not in keys}
 
 
-# What transformers writes
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_saved_model_reads_back(tmp_path, architecture):
     tiny_checkpoint(tmp_path, architecture, kv_heads=1, head_dim=24, tie=True, dtype=torch.bfloat16)
@@ -230,9 +227,6 @@ def test_rope_that_tspec_cannot_turn_is_refused_by_name(refusal, keys, words):
     assert words in refusal(LLAMA | keys)
 
 
-# Shapes
-
-
 def test_head_dim_is_taken_from_the_file_or_from_hidden_size(read):
     assert read(LLAMA).head_dim == 16
     assert read(LLAMA | {"head_dim": None}).head_dim == 16
@@ -314,9 +308,6 @@ def test_keys_that_tspec_does_not_read_are_ignored(read):
     assert read(LLAMA | {"use_cache": True, "pretraining_tp": 1, "auto_map": {"x": [1]}}) == read(LLAMA)
 
 
-# Families
-
-
 def test_an_unknown_architecture_lists_the_supported_ones(refusal):
     message = refusal(LLAMA | {"architectures": ["GPT2LMHeadModel"]})
     assert "GPT2LMHeadModel" in message and all(name in message for name in FAMILIES)
@@ -366,9 +357,6 @@ def test_a_bad_id_in_generation_config_is_refused_with_that_file(refusal):
 def test_the_first_token_comes_from_config_before_generation_config(read):
     assert read(LLAMA | {"bos_token_id": 0}, {"bos_token_id": 2}).bos_token_id == 0
     assert read(LLAMA, {"bos_token_id": 2}).bos_token_id == 2
-
-
-# Dtypes and broken files
 
 
 @pytest.mark.parametrize(
