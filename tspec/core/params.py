@@ -19,6 +19,7 @@ class SamplingParams:
     max_tokens       most tokens to emit; 0 emits nothing
     stop_token_ids   token ids that end the text, beside the checkpoint's own end-of-sequence ids
     ignore_eos       go on after an end-of-sequence id (stop_token_ids still stop)
+    speculative      "auto": as the engine's proposer sees fit; "off": plain decoding; n: at most n candidates
 
     Errors: ConfigError for a value that cannot be honoured.
     """
@@ -27,6 +28,7 @@ class SamplingParams:
     max_tokens: int = 256
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    speculative: str | int = "auto"
 
     def __post_init__(self) -> None:
         _need_number("temperature", self.temperature)
@@ -41,6 +43,17 @@ class SamplingParams:
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
         for token in self.stop_token_ids:
             _need_int("stop_token_ids entry", token, low=0)
+        if isinstance(self.speculative, str):
+            _need_choice("speculative", self.speculative, ("auto", "off"))
+        else:
+            _need_int("speculative", self.speculative, low=0, high=MAX_NODES - 1)
+
+    @property
+    def max_candidates(self) -> int:
+        """Most candidates that this request allows a round."""
+        if isinstance(self.speculative, int):
+            return self.speculative
+        return MAX_NODES - 1 if self.speculative == "auto" else 0
 
 
 @dataclass(frozen=True, slots=True)

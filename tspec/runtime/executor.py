@@ -42,6 +42,11 @@ class CpuExecutor:
         self._bound: dict[tuple[str, Bucket], BoundPlan] = {}
         self.num_blocks = num_blocks
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all packed weights."""
+        return self._weights.size_bytes
+
     def prepare(self, kind: str, bucket: Bucket) -> BoundPlan:
         """Return the bound plan of a kind of pass ("all", "last", "none", "logits") and bucket."""
         key = kind, bucket

@@ -40,7 +40,7 @@ class Engine:
     ) -> None:
         self.config = config
         self.max_model_len = max_model_len
-        self._executor = executor
+        self.executor = executor
         self._proposer = proposer
         self._max_candidates = max_candidates
         self._node_budget = node_budget
@@ -107,7 +107,7 @@ class Engine:
         """Drop all requests and end the executor's threads."""
         for sequence in [*self._running, *self._waiting]:
             self.abort(sequence)
-        self._executor.close()
+        self.executor.close()
 
     def _check_prompt(self, tokens: np.ndarray) -> None:
         if tokens.size == 0:
@@ -197,7 +197,10 @@ class Engine:
     def _draft_batch(self, sequences: list[Sequence]) -> DraftBatch:
         """Candidates are useful only as far as tokens may still come: the bonus token takes the last place."""
         share = max(1, self._node_budget // len(sequences))
-        limits = [min(self._max_candidates + 1, share, each.num_remaining) for each in sequences]
+        limits = [
+            min(self._max_candidates + 1, each.params.max_candidates + 1, share, each.num_remaining)
+            for each in sequences
+        ]
         return DraftBatch(
             slots=np.array([each.slot for each in sequences], dtype=np.int32),
             roots=np.array([each.tokens[-1] for each in sequences], dtype=np.int32),
@@ -222,7 +225,7 @@ class Engine:
             table[row, : len(sequence.blocks)] = sequence.block_row
         prefix_len = np.array([each.prefix_len for each in sequences], dtype=np.int32)
         bucket = smallest_bucket(len(sequences), int(trees.num_nodes.max()))
-        return self._executor.run(kind, bucket, PassInputs(trees, prefix_len, table))
+        return self.executor.run(kind, bucket, PassInputs(trees, prefix_len, table))
 
     def _commit(self, sequences: list[Sequence], tokens: np.ndarray, counts: np.ndarray) -> None:
         """Append what was verified to each sequence, and tell the proposer what really became text."""

@@ -1,0 +1,126 @@
+"""N-gram speculation against plain decoding, by category of Spec-Bench; and whether every text is the same.
+
+Run: python -m benchmarks.ngram [CHECKPOINT] [--per-category 2] [--max-tokens 256]
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import machine_line
+from benchmarks.prompts import Question, read_questions
+from tspec import LLM, SamplingParams
+from tspec.checkpoint.demo_model import ensure_demo_model
+from tspec.llm import Result
+
+Pair = tuple[Question, Result, Result]
+
+
+def measure(
+    folder: Path,
+    per_category: int,
+    max_tokens: int,
+    speculative_config: dict[str, object] | None = None,
+    on_result: Callable[[Pair], None] = lambda pair: None,
+) -> dict[str, object]:
+    """Decode each question both ways in turn. Speed-up is over decoding time, prefill left out."""
+    pairs: list[Pair] = []
+    with LLM(folder, max_model_len=4096, speculative_config=speculative_config or {"method": "ngram"}) as llm:
+        for question in read_questions(per_category):
+            prompt = llm.encode_chat([{"role": "user", "content": question.prompt}])
+            results = [
+                llm.generate(prompt, SamplingParams(max_tokens=max_tokens, speculative=way))[0]
+                for way in ("off", "auto")
+            ]
+            pairs.append((question, results[0], results[1]))
+            on_result(pairs[-1])
+    categories = dict.fromkeys(question.category for question, _, _ in pairs)
+    by_category = {
+        name: _summary([pair for pair in pairs if pair[0].category == name]) for name in categories
+    }
+    return {
+        "num_prompts": len(pairs),
+        "num_identical": sum(plain.token_ids == fast.token_ids for _, plain, fast in pairs),
+        "all": _summary(pairs),
+        "by_category": by_category,
+    }
+
+
+def _summary(pairs: list[Pair]) -> dict[str, float]:
+    plain = [one.stats for _, one, _ in pairs]
+    fast = [other.stats for _, _, other in pairs]
+    tokens = sum(stats.num_emitted - 1 for stats in plain)
+    passes = sum(stats.num_passes for stats in fast)
+    plain_s, fast_s = (sum(stats.decode_s for stats in each) for each in (plain, fast))
+    candidates = sum(stats.num_candidates for stats in fast)
+    return {
+        "tokens": tokens,
+        "plain_tokens_per_second": tokens / plain_s if plain_s else 0.0,
+        "tokens_per_pass": tokens / passes if passes else 0.0,
+        "candidates_per_pass": candidates / passes if passes else 0.0,
+        "acceptance_rate": sum(stats.num_accepted for stats in fast) / candidates if candidates else 0.0,
+        "speed_up": plain_s / fast_s if fast_s else 0.0,
+    }
+
+
+def show(figures: dict, console: Console) -> None:
+    """Print the figures of `measure`."""
+    table = Table("category", "tokens", "plain tokens/s", "tokens per pass", "accepted", "speed-up")
+    for name, row in [*figures["by_category"].items(), ("all", figures["all"])]:
+        table.add_row(
+            name,
+            str(row["tokens"]),
+            f"{row['plain_tokens_per_second']:.1f}",
+            f"{row['tokens_per_pass']:.2f}",
+            f"{row['acceptance_rate']:.0%}",
+            f"{row['speed_up']:.2f}x",
+        )
+    console.print(table)
+    console.print(f"identical texts: {figures['num_identical']} of {figures['num_prompts']}")
+
+
+def main() -> None:
+    """Measure and print; writes the token ids of every text with --record, for benchmarks/ngram_occurrence.py."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checkpoint", type=Path, nargs="?")
+    parser.add_argument("--per-category", type=int, default=2)
+    parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--record", type=Path, help="JSON lines file for the texts")
+    parser.add_argument("--speculative-config", type=json.loads, help="JSON, as LLM takes it")
+    args = parser.parse_args()
+    console, lines = Console(), []
+
+    def on_result(pair: Pair) -> None:
+        question, plain, fast = pair
+        console.print(
+            f"{question.category}: {len(plain.token_ids)} tokens, {fast.stats.tokens_per_pass or 0:.2f} a pass"
+        )
+        lines.append(
+            json.dumps(
+                {
+                    "category": question.category,
+                    "prompt_ids": plain.prompt_token_ids,
+                    "output_ids": plain.token_ids,
+                }
+            )
+        )
+
+    console.print(machine_line())
+    figures = measure(
+        args.checkpoint or ensure_demo_model(),
+        args.per_category,
+        args.max_tokens,
+        args.speculative_config,
+        on_result,
+    )
+    show(figures, console)
+    if args.record:
+        args.record.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
