@@ -1,0 +1,43 @@
+# `make demo` and `make test` need Python 3.11 or newer, and make. Everything else goes into .venv, here.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+.PHONY: help demo test gates clean venv
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo    a real model, plain and with speculation: same text, which was faster"
+	@echo "make test    lint, types and the fast tests (under 10 minutes on 2 cores)"
+	@echo "make gates   the slow tests, with the real model"
+	@echo "make clean   remove .venv and what tools left behind"
+	@echo "PYTHON=python3.12 picks the interpreter of .venv"
+
+demo: $(INSTALLED)
+	@echo "== Demo model: found or prepared in your cache folder (a minute, 270 MB)"
+	@folder=$$($(BIN)/tspec demo-model) && \
+	echo "== Decoding, each prompt plain and with n-gram speculation; first the kernels are compiled, once" && \
+	$(BIN)/tspec bench "$$folder" --prompts examples/demo_prompts.jsonl --max-tokens 128
+
+test: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+gates: $(INSTALLED)
+	$(BIN)/pytest -m "slow and not gpu"
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+venv: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python: got {sys.version.split()[0]}, need 3.11 or newer. Run make PYTHON=/path/to/python3.")'
+	@echo "== Installing tspec and what it needs into .venv (some minutes)"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
+	@touch $@
