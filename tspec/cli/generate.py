@@ -1,0 +1,135 @@
+"""`tspec generate CHECKPOINT`: one prompt in, its text out as it comes."""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tspec.cli import options
+from tspec.core.params import SamplingParams
+
+if TYPE_CHECKING:
+    from tspec.llm import LLM, Result
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser("generate", help="generate text from one prompt")
+    options.add_model_options(parser)
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--prompt", help="the prompt itself (default: standard input)")
+    source.add_argument("--file", type=Path, help="a file that holds the prompt")
+    parser.add_argument("--chat", action="store_true", help="apply the checkpoint's chat template")
+    parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--ignore-eos", action="store_true", help="go on after an end-of-sequence token")
+    options.add_method_option(parser)
+    options.add_speculative_options(parser)
+    parser.add_argument("--stats", action="store_true", help="print figures to standard error afterwards")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of streaming text")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check everything that costs nothing first, then load the model and decode."""
+    params = SamplingParams(max_tokens=args.max_tokens, ignore_eos=args.ignore_eos)
+    speculative = options.speculative_config(args, args.speculative)
+    text = _read_prompt(args)
+    from tspec.llm import LLM  # slow to import, and wrong usage should not wait for it
+
+    with options.progress_bar() as on_progress:
+        llm = LLM(
+            args.checkpoint,
+            speculative_config=speculative,
+            on_progress=on_progress,
+            **options.model_options(args),
+        )
+    with llm:
+        prompt = llm.encode_chat([{"role": "user", "content": text}]) if args.chat else text
+        result = llm.generate(prompt, params)[0] if args.json else _stream(llm, prompt, params)
+    if args.json:
+        print(json.dumps(_as_json(result)))
+    if args.stats:
+        Console(stderr=True).print(stats_table(result))
+    return 0
+
+
+def _read_prompt(args: argparse.Namespace) -> str:
+    if args.prompt is not None:
+        return options.decode_utf8(os.fsencode(args.prompt), "--prompt")
+    if args.file is not None:
+        return options.decode_utf8(args.file.read_bytes(), str(args.file))
+    return options.decode_utf8(sys.stdin.buffer.read(), "standard input")
+
+
+def _stream(llm: "LLM", prompt: str | list[int], params: SamplingParams) -> "Result":
+    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    result = None
+    for chunk in llm.stream(prompt, params):
+        sys.stdout.write(chunk.text)
+        sys.stdout.flush()
+        result = chunk.result
+    sys.stdout.write("\n")
+    assert result is not None
+    return result
+
+
+def _as_json(result: "Result") -> dict[str, Any]:
+    stats = result.stats
+    return {
+        "text": result.text,
+        "token_ids": result.token_ids,
+        "finish_reason": result.finish_reason,
+        "num_prompt_tokens": len(result.prompt_token_ids),
+        "stats": {
+            **{
+                field.name: getattr(stats, field.name)
+                for field in dataclasses.fields(stats)
+                if _is_count(field.name)
+            },
+            "tokens_per_second": stats.tokens_per_second,
+            "tokens_per_pass": stats.tokens_per_pass,
+            "acceptance_rate": stats.acceptance_rate,
+            "time_to_first_token_s": stats.time_to_first_token_s,
+        },
+    }
+
+
+def _is_count(name: str) -> bool:
+    return not name.endswith("_s")
+
+
+def stats_table(result: "Result") -> Table:
+    """The figures of one result, for people."""
+    stats = result.stats
+    table = Table(title="decoding", show_header=False)
+    rows = {
+        "prompt tokens": len(result.prompt_token_ids),
+        "emitted tokens": stats.num_emitted,
+        "finish reason": result.finish_reason,
+        "time to first token": _number(stats.time_to_first_token_s, "{:.3f} s"),
+        "tokens/s": _number(stats.tokens_per_second, "{:.1f}"),
+        "verify passes": stats.num_passes,
+        "tokens per pass": _number(stats.tokens_per_pass, "{:.2f}"),
+        "candidates": stats.num_candidates,
+        "acceptance rate": _number(stats.acceptance_rate, "{:.0%}"),
+        "accepted by position": " ".join(
+            f"{accepted}/{candidates}"
+            for accepted, candidates in zip(
+                stats.accepted_by_position, stats.candidates_by_position, strict=True
+            )
+        )
+        or "-",
+    }
+    for name, value in rows.items():
+        table.add_row(name, str(value))
+    return table
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)

@@ -1,0 +1,57 @@
+"""`tspec inspect CHECKPOINT`: the graph, the fused graph, or the plan that would run. Reads no weights."""
+
+import argparse
+
+from tspec.checkpoint.hf_config import read_config
+from tspec.cli import options
+from tspec.core.errors import ConfigError
+from tspec.core.rope import context_limit
+from tspec.graph.lower import lower
+from tspec.graph.passes import fuse
+from tspec.graph.plan import Bucket
+from tspec.graph.roofline import DEVICES, find_device, render
+from tspec.graph.show import show
+from tspec.models import build_graph
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser("inspect", help="print the graph or the plan of a checkpoint")
+    options.add_checkpoint(parser)
+    parser.add_argument("--stage", choices=("graph", "fused", "plan"), default="plan")
+    parser.add_argument(
+        "--bucket", default="1x8", help="sequences x nodes of the plan, as 4x16 or 4,16 (default: 1x8)"
+    )
+    parser.add_argument(
+        "--head", choices=("all", "last", "none"), default="all", help="which rows reach the head"
+    )
+    parser.add_argument("--context", type=int, default=0, help="committed tokens a sequence, for the costs")
+    parser.add_argument(
+        "--device", choices=sorted(DEVICES), default="cpu", help="whose roofline (default: cpu)"
+    )
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print one stage."""
+    bucket = parse_bucket(args.bucket)
+    config = read_config(args.checkpoint)
+    graph = build_graph(config, head=args.head)
+    if args.stage == "graph":
+        print(show(graph))
+        return 0
+    fused = fuse(graph)
+    if args.stage == "fused":
+        print(show(fused))
+        return 0
+    plan = lower(fused, bucket, max_model_len=context_limit(config), context=args.context)
+    print(render(plan, find_device(args.device)))
+    return 0
+
+
+def parse_bucket(text: str) -> Bucket:
+    """Read `4x16` or `4,16`. Errors: ConfigError for anything else."""
+    parts = text.replace("x", ",").split(",")
+    if len(parts) == 2 and all(part.isdecimal() and int(part) > 0 for part in parts):
+        return Bucket(int(parts[0]), int(parts[1]))
+    raise ConfigError("bucket", got=repr(text), need="two numbers as in 4x16", fix="Write sequences x nodes.")

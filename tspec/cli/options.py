@@ -1,0 +1,91 @@
+"""Options that several subcommands share, and what is made of them."""
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tspec.core.errors import ConfigError
+from tspec.core.params import METHODS, OCCURRENCES, SpeculativeConfig
+
+if TYPE_CHECKING:
+    from tspec.build import Progress as OnProgress
+
+_DEFAULTS = SpeculativeConfig()
+
+
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """The folder of the model."""
+    parser.add_argument("checkpoint", type=Path, help="folder with config.json and safetensors files")
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """The checkpoint and how to load it."""
+    add_checkpoint(parser)
+    parser.add_argument("--dtype", default="auto", help="auto (the checkpoint's), float32, bfloat16, float16")
+    parser.add_argument("--max-model-len", type=int, help="most tokens of prompt and output together")
+    parser.add_argument("--num-threads", type=int, help="threads of a pass (default: one a usable CPU)")
+
+
+def add_speculative_options(parser: argparse.ArgumentParser) -> None:
+    """What `speculative_config` takes in Python."""
+    parser.add_argument(
+        "--num-speculative-tokens", type=int, help="most candidates a pass (default: by the machine, 7 or 3)"
+    )
+    parser.add_argument("--prompt-lookup-min", type=int, default=_DEFAULTS.prompt_lookup_min)
+    parser.add_argument("--prompt-lookup-max", type=int, default=_DEFAULTS.prompt_lookup_max)
+    parser.add_argument("--occurrence", choices=OCCURRENCES, default=_DEFAULTS.occurrence)
+
+
+def add_method_option(parser: argparse.ArgumentParser) -> None:
+    """Which proposer runs."""
+    parser.add_argument("--speculative", choices=METHODS, default="ngram", help="proposer (default: ngram)")
+
+
+def speculative_config(args: argparse.Namespace, method: str) -> SpeculativeConfig:
+    """The configuration that the options ask for."""
+    return SpeculativeConfig(
+        method=method,
+        num_speculative_tokens=args.num_speculative_tokens,
+        prompt_lookup_min=args.prompt_lookup_min,
+        prompt_lookup_max=args.prompt_lookup_max,
+        occurrence=args.occurrence,
+    )
+
+
+def model_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Keyword arguments of `LLM`."""
+    return {"dtype": args.dtype, "max_model_len": args.max_model_len, "num_threads": args.num_threads}
+
+
+@contextmanager
+def progress_bar() -> "Iterator[OnProgress]":
+    """Give a progress callback that draws on standard error while it is a terminal, and is gone when done."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        tasks: dict[str, Any] = {}
+
+        def on_progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield on_progress
+
+
+def decode_utf8(data: bytes, source: str) -> str:
+    """Text of input bytes. Errors: ConfigError naming the first byte that is not UTF-8."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            source,
+            got=f"byte 0x{data[error.start]:02x} at offset {error.start}",
+            need="UTF-8 text",
+            fix="Convert it, for instance with iconv.",
+        ) from error
