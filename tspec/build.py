@@ -130,9 +130,10 @@ def make_proposer(speculative: SpeculativeConfig) -> tuple[Proposer, int]:
     """Return the proposer and the most candidates that it gives a sequence a round."""
     if speculative.method == "none":
         return NoProposer(), 0
-    proposer = NgramProposer(speculative)
+    num_candidates = speculative.num_speculative_tokens or read_host().cheap_rows - 1
+    proposer = NgramProposer(replace(speculative, num_speculative_tokens=num_candidates))
     proposer.warm_up()
-    return proposer, speculative.num_speculative_tokens
+    return proposer, num_candidates
 
 
 def _warm_up(executor: CpuExecutor, max_candidates: int, on_progress: Progress) -> None:

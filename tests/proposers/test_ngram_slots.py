@@ -19,7 +19,7 @@ COUNT_COMPILED = """
 from tspec.core.params import SpeculativeConfig
 from tspec.proposers import ngram_index
 from tspec.proposers.ngram import NgramProposer
-NgramProposer(SpeculativeConfig()).warm_up()
+NgramProposer(SpeculativeConfig(num_speculative_tokens=5)).warm_up()
 print(sum(each.stats.cache_misses.total() for each in (ngram_index.append_rows, ngram_index.propose_rows)))
 """
 

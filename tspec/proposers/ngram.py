@@ -32,7 +32,9 @@ class NgramProposer:
     name = "ngram"
 
     def __init__(self, config: SpeculativeConfig, *, grows_with_match: bool = True) -> None:
+        assert config.num_speculative_tokens is not None, "build decides how many where the user did not"
         self._config = config
+        self._max_candidates = config.num_speculative_tokens
         self._grows_with_match = grows_with_match
         self._min_match = config.prompt_lookup_min
         self._max_match = config.prompt_lookup_max
@@ -64,7 +66,7 @@ class NgramProposer:
 
         A row of a slot that was never admitted gets its root alone.
         """
-        rows, width = len(batch.slots), self._config.num_speculative_tokens + 1
+        rows, width = len(batch.slots), self._max_candidates + 1
         tokens, parents = np.empty((2, rows, width), dtype=np.int32)
         num_nodes = np.empty(rows, dtype=np.int32)
         stray = propose_rows(
@@ -121,7 +123,7 @@ class NgramProposer:
 
     def _most_candidates(self) -> np.ndarray:
         """Return int64 [max_match + 1]: the most candidates after a match of 0, 1, … tokens."""
-        limit = self._config.num_speculative_tokens
+        limit = self._max_candidates
         matches = range(1, self._max_match + 1)
         most = [min(limit, 2 * match - 1) if self._grows_with_match else limit for match in matches]
         return np.array([0, *most], dtype=np.int64)

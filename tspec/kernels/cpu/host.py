@@ -15,15 +15,18 @@ class Host:
     lanes        float32 lanes of one register
     row_blocks   numbers of rows that a register block may hold, largest first; with 3 registers of
                  outputs a row, the largest fills the register file (24 of 32, or 12 of 16)
-    cheap_rows   rows of a pass that cost little more than one (docs/benchmarks.md has the curve)
     prefetch     bytes ahead of the stream at which weights are prefetched (measured: +8% on Ice Lake)
     """
 
     name: str
     lanes: int
     row_blocks: tuple[int, ...]
-    cheap_rows: int
     prefetch: int = 1024
+
+    @property
+    def cheap_rows(self) -> int:
+        """Rows that a pass verifies at little more than the price of one: those of the tallest block."""
+        return self.row_blocks[0]
 
 
 @cache
@@ -34,9 +37,9 @@ def read_host() -> Host:
         features = ",".join(f"+{name}" for name, has in llvm.get_host_cpu_features().items() if has)
     if platform.machine() in ("x86_64", "AMD64"):
         if "+avx512f" in features:
-            return Host("avx512", lanes=16, row_blocks=(8, 4, 2, 1), cheap_rows=8)
-        return Host("avx2" if "+avx2" in features else "x86-64", lanes=8, row_blocks=(4, 2, 1), cheap_rows=6)
-    return Host(platform.machine(), lanes=8, row_blocks=(4, 2, 1), cheap_rows=6)
+            return Host("avx512", lanes=16, row_blocks=(8, 4, 2, 1))
+        return Host("avx2" if "+avx2" in features else "x86-64", lanes=8, row_blocks=(4, 2, 1))
+    return Host(platform.machine(), lanes=8, row_blocks=(4, 2, 1))
 
 
 def usable_cpus() -> int:
