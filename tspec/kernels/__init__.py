@@ -1,1 +1,1 @@
-"""TODO."""
+"""Kernels: `reference` says what each computes, `cpu` computes it fast, `jit` compiles. Knows no graph."""
