@@ -12,7 +12,7 @@ from tspec.graph.ir import Dim
 from tspec.graph.plan import Launch, Plan
 from tspec.graph.signature import SIGNATURES
 from tspec.kernels.cpu import attention, program
-from tspec.kernels.cpu.linear import PANEL
+from tspec.kernels.cpu.linear import PANEL, whole_blocks
 from tspec.kernels.cpu.pack import STORAGE
 from tspec.runtime.memory import address, allocate
 from tspec.runtime.weights import PackedWeights
@@ -131,7 +131,7 @@ class _Binder:
             sizes["k"] = sizes["cols"] = weight.shape[1]
             sizes["n"] = weight.shape[0] // (2 if launch.kind == "linear_silu_mul" else 1)
             sizes["is_packed"] = int(self.weights.is_packed(weight.name))
-            stride = 2 * self.rows * PANEL * 4
+            stride = 2 * whole_blocks(self.rows) * PANEL * 4
             sizes["scratch"], sizes["scratch_stride"] = self._scratch("linear", stride)
             sizes["best"] = self._scratch("best", self.rows * 8)[0]
         elif launch.kind in ("rms_norm", "add_rms_norm", "last_row", "add"):

@@ -32,6 +32,12 @@ _panel_product = make_product(
 )
 
 
+def whole_blocks(rows: int) -> int:
+    """Rows that a scratch for `rows` has to hold: the last register block may be taller than what is left."""
+    tallest = max(_HOST.row_blocks)
+    return -(-rows // tallest) * tallest
+
+
 @native()
 def panel_product(storage, x, k, rows, panel, out):
     """out float32 [rows, PANEL] = x float32 [rows, k] times one packed panel."""
