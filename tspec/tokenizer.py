@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -31,25 +30,39 @@ class TextCodec:
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a chat up to the point where the model has to answer.
 
-        Errors   ConfigError when the checkpoint has no chat template
+        Errors   ConfigError when the checkpoint has no chat template; CheckpointError when it has one that
+                 cannot be read, or that refuses these messages
         """
-        hf_tokenizer = self._load_hf_tokenizer()
-        if not hf_tokenizer.chat_template:
+        text = self._render_chat(messages)
+        if text is None:
             raise ConfigError(
                 f"{self._folder}: chat template",
                 got="none",
                 need="chat_template.jinja, or chat_template in tokenizer_config.json",
                 fix="Give plain prompts to this model.",
             )
-        text = hf_tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
         # The template writes the special tokens itself.
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    def _load_hf_tokenizer(self) -> Any:
+    def _render_chat(self, messages: Sequence[Message]) -> str | None:
+        """Text of a chat, None without a template."""
         from transformers import PreTrainedTokenizerFast  # slow to import, and only chats need it
 
-        return PreTrainedTokenizerFast.from_pretrained(self._folder)
+        try:
+            hf_tokenizer = PreTrainedTokenizerFast.from_pretrained(self._folder, local_files_only=True)
+            if not hf_tokenizer.chat_template:
+                return None
+            return str(
+                hf_tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            )
+        except Exception as error:  # a template is code of the checkpoint, and may raise whatever it likes
+            raise CheckpointError(
+                f"{self._folder}: chat template",
+                got=_first_line(error),
+                need="a template that renders these messages",
+                fix="Correct it or tokenizer_config.json, or give a plain prompt.",
+            ) from error
 
 
 def load_codec(folder: Path, vocab_size: int) -> TextCodec:
@@ -63,10 +76,12 @@ def load_codec(folder: Path, vocab_size: int) -> TextCodec:
     except Exception as error:  # the tokenizers library raises bare Exception for all that can be wrong
         raise CheckpointError(
             str(file),
-            got=str(error).splitlines()[0],
+            got=_first_line(error),
             need="a tokenizers file",
             fix="Copy it from the model's repository.",
         ) from error
+    tokenizer.no_truncation()  # a prompt is never cut or filled up silently, whatever the file was saved with
+    tokenizer.no_padding()
     largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
     if largest >= vocab_size:
         raise CheckpointError(
@@ -76,3 +91,7 @@ def load_codec(folder: Path, vocab_size: int) -> TextCodec:
             fix="Use the tokenizer that belongs to this checkpoint.",
         )
     return TextCodec(folder, tokenizer)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
