@@ -93,7 +93,10 @@ def run(args: argparse.Namespace) -> int:
 def read_prompts(file: Path) -> list[str]:
     """Prompts of a JSON lines file. Errors: ConfigError naming the line that is wrong."""
     prompts = []
-    for number, line in enumerate(options.decode_utf8(file.read_bytes(), str(file)).splitlines(), start=1):
+    # Not splitlines(): a JSON string may hold U+2028 and other things that it takes for the end of a line.
+    for number, line in enumerate(options.decode_utf8(file.read_bytes(), str(file)).split("\n"), start=1):
+        if not line.strip():
+            continue
         try:
             prompt = json.loads(line)["prompt"]
         except (ValueError, KeyError, TypeError):

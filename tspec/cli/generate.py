@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tspec.cli import options
+from tspec.core.errors import ConfigError
 from tspec.core.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def _read_prompt(args: argparse.Namespace) -> str:
         return options.decode_utf8(os.fsencode(args.prompt), "--prompt")
     if args.file is not None:
         return options.decode_utf8(args.file.read_bytes(), str(args.file))
+    if sys.stdin is None:  # closed by the shell, as `<&-` does
+        raise ConfigError("prompt", got="no standard input", need="a prompt", fix="Use --prompt or --file.")
     return options.decode_utf8(sys.stdin.buffer.read(), "standard input")
 
 

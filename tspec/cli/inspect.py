@@ -1,11 +1,13 @@
 """`tspec inspect CHECKPOINT`: the graph, the fused graph, or the plan that would run. Reads no weights."""
 
 import argparse
+import re
 
 from tspec.checkpoint.hf_config import read_config
 from tspec.cli import options
 from tspec.core.errors import ConfigError
 from tspec.core.rope import context_limit
+from tspec.core.tree import MAX_NODES
 from tspec.graph.lower import lower
 from tspec.graph.passes import fuse
 from tspec.graph.plan import Bucket
@@ -36,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     """Print one stage."""
     bucket = parse_bucket(args.bucket)
     config = read_config(args.checkpoint)
+    _check_context(args.context, context_limit(config))
     graph = build_graph(config, head=args.head)
     if args.stage == "graph":
         print(show(graph))
@@ -51,7 +54,20 @@ def run(args: argparse.Namespace) -> int:
 
 def parse_bucket(text: str) -> Bucket:
     """Read `4x16` or `4,16`. Errors: ConfigError for anything else."""
-    parts = text.replace("x", ",").split(",")
-    if len(parts) == 2 and all(part.isdecimal() and int(part) > 0 for part in parts):
-        return Bucket(int(parts[0]), int(parts[1]))
-    raise ConfigError("bucket", got=repr(text), need="two numbers as in 4x16", fix="Write sequences x nodes.")
+    found = re.fullmatch(r"([0-9]{1,6})[x,]([0-9]{1,6})", text)
+    sequences, nodes = map(int, found.groups()) if found else (0, 0)
+    if sequences < 1 or not 1 <= nodes <= MAX_NODES:
+        raise ConfigError(
+            "--bucket",
+            got=repr(text),
+            need=f"sequences x nodes as in 4x16, at most {MAX_NODES} nodes",
+            fix="Change the numbers.",
+        )
+    return Bucket(sequences, nodes)
+
+
+def _check_context(context: int, limit: int) -> None:
+    if not 0 <= context <= limit:
+        raise ConfigError(
+            "--context", got=context, need=f"0 to {limit}, the model's context", fix="Change the number."
+        )

@@ -1,9 +1,11 @@
 """`tspec SUBCOMMAND …`: parses, runs, and turns errors into one sentence and an exit code."""
 
 import argparse
+import errno
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from tspec import __version__
@@ -28,26 +30,48 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand. Returns 0 when done, 2 for wrong usage, 1 for any other failure, 130 after Ctrl-C."""
-    logging.basicConfig(format="tspec: %(message)s", level=os.environ.get("TSPEC_LOG", "WARNING").upper())
     args = parser().parse_args(argv)
     try:
+        if sys.stdout is None:  # closed by the shell, as `>&-` does
+            raise OSError(errno.EBADF, "closed", "standard output")
+        _set_up_log(os.environ.get("TSPEC_LOG", "WARNING"))
         status: int = args.handler(args)
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader went away, as `head` does; keep the interpreter from complaining when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader went away, as `head` does
+        _drop_unwritable_output()
         return FAILED
     except (TspecError, OSError, MemoryError) as error:
         if args.debug:
-            raise
+            traceback.print_exc()
         print(f"tspec {args.command}: {_sentence(error)}", file=sys.stderr)
+        _drop_unwritable_output()
         return USAGE if isinstance(error, ConfigError) else FAILED
 
 
+def _drop_unwritable_output() -> None:
+    """Keep the interpreter from failing once more when it flushes at its end."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _set_up_log(level: str) -> None:
+    levels = ("DEBUG", "INFO", "WARNING", "ERROR")
+    if level.upper() not in levels:
+        raise ConfigError(
+            "TSPEC_LOG", got=repr(level), need=f"one of {', '.join(levels)}", fix="Correct or unset it."
+        )
+    logging.basicConfig(format="tspec: %(message)s", level=level.upper())
+
+
 def _sentence(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}."
     return " ".join((str(error) or type(error).__name__).split())
 
 
