@@ -72,7 +72,8 @@ def tiny_checkpoint(
 def fill_randomly(model: torch.nn.Module, seed: int) -> None:
     """Overwrite every parameter, each from its own stream of `seed`: its name and shape decide its values."""
     for name, parameter in model.named_parameters():
-        generator = torch.Generator().manual_seed((seed << 32) + zlib.crc32(name.encode()))
+        # torch keeps the low 32 bits of a seed, so both have to be in them.
+        generator = torch.Generator().manual_seed((zlib.crc32(name.encode()) + seed * 0x9E3779B1) % 2**32)
         noise = torch.randn(parameter.shape, generator=generator)
         if name.endswith(("norm.weight", "layernorm.weight")):
             parameter.copy_(1 + 0.1 * noise)
