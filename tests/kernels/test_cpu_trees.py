@@ -1,0 +1,72 @@
+"""Attention, acceptance and commit on trees of every form, against their references.
+
+Run: pytest tests/kernels/test_cpu_trees.py
+"""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.attention_cases import attention
+from support.cache_cases import accept_match, kv_commit, rope_kv_write
+from support.cpu_pass import MAX_MODEL_LEN
+from support.kernel_case import DTYPES, KernelCase, random_trees
+from support.kernel_cases import hold_against_reference
+from support.strategies import candidate_trees
+
+from tspec.core.dtypes import DType
+from tspec.core.tree import MAX_NODES
+
+COUNTS = st.lists(st.integers(1, MAX_NODES), min_size=1, max_size=3)
+PREFIXES = st.lists(st.integers(0, MAX_MODEL_LEN), min_size=3, max_size=3)
+SEEDS = st.integers(0, 1 << 32)
+
+
+def hold(kind: str, make, dtype: DType = DType.FLOAT32, **settings) -> None:
+    label = "-".join(f"{value}" for value in settings.values() if isinstance(value, int))
+    if kind != "accept_match":
+        settings["dtype"] = dtype
+    hold_against_reference(KernelCase(kind, dtype, label, partial(make, **settings)).build(), kind, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.short)
+@settings(deadline=None, max_examples=20)
+@given(counts=COUNTS, prefixes=PREFIXES, seed=SEEDS, window=st.none() | st.integers(1, 200))
+def test_attention_reads_the_prefix_and_the_ancestors_alone(dtype, counts, prefixes, seed, window):
+    trees, prefixes = random_trees(counts, seed), prefixes[: len(counts)]
+    hold("attention", attention, dtype, head_dim=16, group=3, trees=trees, prefixes=prefixes, window=window)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.short)
+@settings(deadline=None, max_examples=15)
+@given(counts=COUNTS, prefixes=PREFIXES, seed=SEEDS)
+def test_a_commit_moves_the_accepted_path_and_nothing_else(dtype, counts, prefixes, seed):
+    trees, prefixes = random_trees(counts, seed), prefixes[: len(counts)]
+    hold("kv_commit", kv_commit, dtype, head_dim=24, trees=trees, prefixes=prefixes)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.short)
+@settings(deadline=None, max_examples=10)
+@given(counts=COUNTS, prefixes=PREFIXES, seed=SEEDS, norms=st.booleans())
+def test_a_node_is_written_behind_the_prefix_and_rotated_by_its_depth(dtype, counts, prefixes, seed, norms):
+    trees, prefixes = random_trees(counts, seed), prefixes[: len(counts)]
+    hold(
+        "rope_kv_write",
+        rope_kv_write,
+        dtype,
+        head_dim=8,
+        group=3,
+        trees=trees,
+        prefixes=prefixes,
+        norms=norms,
+    )
+
+
+@settings(deadline=None, max_examples=100)
+@given(trees=candidate_trees(max_nodes=24, vocab=3), seed=SEEDS)
+def test_acceptance_walks_down_while_the_target_agrees(trees, seed):
+    """With three tokens, every other node has a child that the target wants."""
+    node_tokens = np.random.default_rng(seed).integers(0, 3, trees.tokens.shape)
+    hold("accept_match", accept_match, trees=trees, node_tokens=node_tokens)

@@ -1,0 +1,145 @@
+"""Runs small graphs through the compiler's own path to the CPU kernels: check, lower, bind, run.
+
+Float rows come back dense, as the kernels keep them; `dense` does the same to what the references give.
+KV caches are laid out by hand, from the description in `kernels/cpu/kv_cache.py`, not by the code under test.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tspec.core.dtypes import DType
+from tspec.core.shapes import BLOCK_TOKENS
+from tspec.core.tree import CandidateTrees, fill_ancestors
+from tspec.graph.builder import STATIC_INPUTS
+from tspec.graph.check import check
+from tspec.graph.evaluate import evaluate
+from tspec.graph.ir import Graph, Op, Value
+from tspec.graph.lower import lower
+from tspec.graph.plan import Bucket, Plan
+from tspec.kernels.reference import REFERENCES
+from tspec.runtime.bind import bind_plan
+from tspec.runtime.kv_memory import allocate_states
+from tspec.runtime.threads import ThreadPool
+from tspec.runtime.weights import TORCH_DTYPES, pack_weights
+
+Tensors = Mapping[str, torch.Tensor]
+Arrays = Mapping[str, np.ndarray]
+
+MAX_MODEL_LEN = 448
+"""So that a sequence has 8 blocks, tree included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A graph and all that it reads. Weights are given in their own dtypes, inputs as the host fills them."""
+
+    ops: tuple[Op, ...]
+    outputs: tuple[Value, ...]
+    weights: Tensors
+    inputs: Arrays
+    caches: Tensors
+    extra_inputs: tuple[Value, ...] = ()
+
+    @property
+    def graph(self) -> Graph:
+        return check(Graph("case", self.ops, (*STATIC_INPUTS, *self.extra_inputs), self.outputs))
+
+
+@functools.cache
+def pool(num_threads: int) -> ThreadPool:
+    return ThreadPool(num_threads)
+
+
+def static_inputs(trees: CandidateTrees, prefix_len: list[int], seed: int = 0) -> dict[str, np.ndarray]:
+    """What the host fills: blocks are dealt out in random order, and none belongs to two rows."""
+    rows, width = trees.tokens.shape
+    ancestors, depth = np.zeros((rows, width), np.int64), np.zeros((rows, width), np.int32)
+    fill_ancestors(trees.parents, trees.num_nodes, ancestors, depth)
+    num_blocks = rows * ((MAX_MODEL_LEN + BLOCK_TOKENS) // BLOCK_TOKENS)
+    table = np.random.default_rng(seed).permutation(num_blocks).reshape(rows, -1)
+    return {
+        "tokens": trees.tokens,
+        "ancestors": ancestors,
+        "depth": depth,
+        "num_nodes": trees.num_nodes,
+        "prefix_len": np.array(prefix_len, np.int32),
+        "block_table": table.astype(np.int32),
+    }
+
+
+def run_on_cpu(case: Case, *, num_threads: int = 1) -> dict[str, torch.Tensor]:
+    """The graph's outputs by name, and its KV caches as they are after the pass."""
+    rows, nodes = case.inputs["tokens"].shape
+    plan = lower(case.graph, Bucket(rows, nodes), max_model_len=MAX_MODEL_LEN)
+    tables = {name: case.weights[name].numpy() for name, spec in plan.weights.items() if not spec.parts}
+    weights = pack_weights(plan, case.weights.__getitem__, tables)
+    states = allocate_states(plan.states, case.inputs["block_table"].size)
+    for name, memory in states.items():
+        memory[:] = _cache_bytes(name, case.caches[name], plan.states[name][1])
+    bound = bind_plan(plan, weights, states, num_threads)
+    for name, array in case.inputs.items():
+        bound.inputs[name][...] = array
+    pool(num_threads).run(bound.launches)
+    found = {name: _dense_output(plan, name, array, case) for name, array in bound.outputs.items()}
+    return found | {name: _cache_from(name, states[name], case.caches[name]) for name in states}
+
+
+def run_references(case: Case, dtype: torch.dtype = torch.float64) -> dict[str, torch.Tensor]:
+    """What `run_on_cpu` should give; float32 weights take part in `dtype`."""
+    wide = {
+        name: tensor.to(dtype) if tensor.dtype == torch.float32 else tensor
+        for name, tensor in (case.weights | case.caches).items()
+    }
+    inputs = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in case.inputs.items()}
+    results = evaluate(case.graph, wide | inputs, REFERENCES)
+    kinds = {value.name: value for value in case.outputs}
+    return {
+        name: dense(result, case.inputs["num_nodes"]) if _is_float(kinds.get(name)) else result
+        for name, result in results.items()
+    }
+
+
+def dense(rows: torch.Tensor, num_nodes: np.ndarray) -> torch.Tensor:
+    """[B, R, X] without padding, [live rows, X]; where R is 1, a row a live sequence."""
+    counts = np.minimum(num_nodes, rows.shape[1])
+    return torch.cat([rows[row, :count] for row, count in enumerate(counts.tolist())])
+
+
+def _dense_output(plan: Plan, name: str, array: np.ndarray, case: Case) -> torch.Tensor:
+    found = torch.from_numpy(array.copy())
+    if plan.buffers[name].dtype is not DType.FLOAT32:
+        return found
+    live = int(np.minimum(case.inputs["num_nodes"], array.shape[1]).sum())
+    return found.reshape(-1, array.shape[-1])[:live]
+
+
+def _is_float(value: Value | None) -> bool:
+    return value is not None and value.dtype is DType.FLOAT32
+
+
+def _cache_bytes(name: str, cache: torch.Tensor, dtype: DType) -> np.ndarray:
+    """[block, head, 64, D] as the kernels lay it out: keys transposed, bfloat16 in pairs; values padded."""
+    cache = cache.to(TORCH_DTYPES[dtype])
+    blocks, heads, slots, dim = cache.shape
+    if name.startswith("v_cache"):
+        laid = torch.nn.functional.pad(cache, (0, -dim % 16))
+    elif dtype is DType.BFLOAT16:
+        laid = cache.view(blocks, heads, slots, dim // 2, 2).transpose(2, 3)
+    else:
+        laid = cache.transpose(2, 3)
+    return laid.contiguous().view(-1).view(torch.uint8).numpy()
+
+
+def _cache_from(name: str, memory: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+    """The inverse of `_cache_bytes`."""
+    blocks, heads, slots, dim = like.shape
+    flat = torch.from_numpy(memory.copy()).view(like.dtype)
+    if name.startswith("v_cache"):
+        return flat.view(blocks, heads, slots, -1)[..., :dim]
+    if like.dtype == torch.bfloat16:
+        return flat.view(blocks, heads, dim // 2, slots, 2).transpose(2, 3).reshape(like.shape)
+    return flat.view(blocks, heads, dim, slots).transpose(2, 3)

@@ -1,0 +1,57 @@
+"""All cases of all CPU kernels, and how one is judged."""
+
+import numpy as np
+import torch
+from support.attention_cases import ATTENTION_CASES
+from support.cache_cases import CACHE_CASES
+from support.cpu_pass import Case, run_on_cpu, run_references
+from support.product_cases import PRODUCT_CASES
+from support.row_cases import ROW_CASES
+from support.tolerance import TOLERANCES
+
+from tspec.core.dtypes import DType
+
+KERNEL_CASES = [*ROW_CASES, *PRODUCT_CASES, *CACHE_CASES, *ATTENTION_CASES]
+
+THREADS = (1, 3)
+"""More than the CPUs of a small machine: threads then have to give way to each other."""
+
+_VERDICT = ("out_tokens", "num_out", "path")
+
+
+def hold_against_reference(case: Case, kind: str, dtype: DType) -> None:
+    """Assert that the kernel is within its tolerance of the reference, and the same for any number of threads."""
+    tolerance = TOLERANCES[kind, dtype]
+    expected = run_references(case)
+    found, *others = (run_on_cpu(case, num_threads=count) for count in THREADS)
+    assert found.keys() >= expected.keys()
+    for name, reference in expected.items():
+        result, reference = (
+            _live(name, tensor, case.inputs["num_nodes"]) for tensor in (found[name], reference)
+        )
+        torch.testing.assert_close(
+            result.double(),
+            reference.double(),
+            rtol=tolerance.relative,
+            atol=tolerance.absolute,
+            equal_nan=True,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
+        for other in others:
+            assert np.array_equal(_bits(result), _bits(_live(name, other[name], case.inputs["num_nodes"]))), (
+                name
+            )
+
+
+def _live(name: str, tensor: torch.Tensor, num_nodes: np.ndarray) -> torch.Tensor:
+    """Leave out what belongs to no sequence or node: kernels write nothing there."""
+    if tensor.is_floating_point():
+        return tensor
+    if name in _VERDICT:
+        return tensor[num_nodes > 0]
+    counts = np.minimum(num_nodes, tensor.shape[1])
+    return torch.cat([tensor[row, :count] for row, count in enumerate(counts.tolist())])
+
+
+def _bits(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.contiguous().view(torch.uint8).numpy()
