@@ -1,0 +1,12 @@
+"""What every test runs under: no look-ups on a model hub, one thread for torch, no progress bars."""
+
+import os
+
+# Before torch and transformers read them; programs that tests start inherit them.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TQDM_DISABLE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from support.checkpoints import long_folder, tiny_copy, tiny_folder
+
+__all__ = ["long_folder", "tiny_copy", "tiny_folder"]
