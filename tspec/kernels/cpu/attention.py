@@ -152,14 +152,25 @@ def list_path(ancestors, node, path):
 
 
 @native()
+def list_values(storage, v_cache, table, first, end, head, num_kv_heads, head_dim, addresses):
+    """Write the addresses of the value rows in slots [first, end) of one tile to addresses[slot % 64]."""
+    value_bytes = padded_dim(head_dim) * item_bytes(storage)
+    block = load_i32(table + first // BLOCK_TOKENS * 4)
+    values = value_block(v_cache, storage, block, head, num_kv_heads, head_dim)
+    for slot in range(first, end):
+        at = slot % BLOCK_TOKENS
+        store_i64(addresses + at * 8, values + at * value_bytes)
+
+
+@native()
 def attend_row(
-    storage, scores, score_stride, state, sums, path, depth, prefix, window, tile, table, v_cache, head,
-    num_kv_heads, head_dim, addresses, row_scores,
+    storage, scores, state, sums, path, depth, prefix, window, tile, table, v_cache, head, num_kv_heads, head_dim,
+    addresses, row_scores,
 ):  # fmt: skip
     """One row and one tile in which some positions are masked, or lie in slots of another order.
 
-    `scores` are the row's scores with the slots from tile * 64 on. Positions past the prefix are looked up in
-    `path`, the row's ancestors by depth.
+    `scores` are the row's scores with the slots from tile * 64 on; `addresses` has the value rows of those before
+    the prefix's end. Positions behind it are looked up in `path`, the row's ancestors by depth.
     """
     position = prefix + depth
     first = tile * BLOCK_TOKENS
@@ -167,17 +178,24 @@ def attend_row(
     end = min(first + BLOCK_TOKENS, position + 1)
     if start >= end:
         return
+    for at in range(0, BLOCK_TOKENS * 4, LANES * 4):
+        store(row_scores + at, load(scores + at))
     value_bytes = padded_dim(head_dim) * item_bytes(storage)
-    for at in range(BLOCK_TOKENS):
-        store_f32(row_scores + at * 4, LOWEST)
-    for at in range(start, end):
-        slot = at if at < prefix else prefix + load_i64(path + (at - prefix) * 8)
+    for at in range(max(start, prefix), end):
+        slot = prefix + load_i64(path + (at - prefix) * 8)
         block = load_i32(table + slot // BLOCK_TOKENS * 4)
         values = value_block(v_cache, storage, block, head, num_kv_heads, head_dim)
         store_f32(row_scores + (at - first) * 4, load_f32(scores + (slot - first) * 4))
-        store_i64(addresses + (at - start) * 8, values + slot % BLOCK_TOKENS * value_bytes)
+        store_i64(addresses + (at - first) * 8, values + slot % BLOCK_TOKENS * value_bytes)
+    for at in range(start - first):
+        store_f32(row_scores + at * 4, LOWEST)
+    for at in range(end - first, BLOCK_TOKENS):
+        store_f32(row_scores + at * 4, LOWEST)
     softmax_tile(row_scores, state, sums, padded_dim(head_dim))
-    listed_value_products(storage, row_scores + (start - first) * 4, addresses, end - start, sums, head_dim)
+    skipped = start - first
+    listed_value_products(
+        storage, row_scores + skipped * 4, addresses + skipped * 8, end - start, sums, head_dim
+    )
 
 
 @native()
@@ -229,10 +247,17 @@ def attend_item(
             block = load_i32(table + (tile + 1) * 4)
             keys = key_block(k_cache, storage, block, head, num_kv_heads, head_dim)
             key_products(storage, queries, rows, keys, scores + BLOCK_TOKENS * 4, wide, head_dim)
+        first = tile * BLOCK_TOKENS
+        list_values(
+            storage, v_cache, table, first, min(first + BLOCK_TOKENS, prefix), head, num_kv_heads, head_dim, addresses
+        )
+        depth, listed = 0, -1
         for row in range(rows):
-            depth = list_path(ancestors, (first_row + row) // heads_a_group, path)
+            node = (first_row + row) // heads_a_group
+            if node != listed:
+                depth, listed = list_path(ancestors, node, path), node
             attend_row(
-                storage, scores + row * wide, wide, state + row * 8, sums + row * lanes * 4, path, depth, prefix,
+                storage, scores + row * wide, state + row * 8, sums + row * lanes * 4, path, depth, prefix,
                 window, tile, table, v_cache, head, num_kv_heads, head_dim, addresses, row_scores,
             )  # fmt: skip
     for row in range(rows):

@@ -16,36 +16,47 @@ import numpy as np
 from tspec.kernels.cpu import simd
 from tspec.kernels.cpu.host import read_host
 from tspec.kernels.cpu.register_block import make_product
-from tspec.kernels.cpu.simd import BF16, LANES, load_f32, load_i32, store_f32, store_i32
+from tspec.kernels.cpu.simd import BF16, F16, LANES, load_f32, load_i32, splat, store, store_f32, store_i32
 from tspec.kernels.cpu.sync import atomic_add, barrier
 from tspec.kernels.jit import native
 
 ONE = np.float32(1.0)
+ZERO = np.float32(0.0)
 LOWEST = np.float32(-np.inf)
 
 _HOST = read_host()
+TALLEST = _HOST.row_blocks[0]
 PANEL = 3 * _HOST.lanes
 """Outputs of one panel: three registers of weights, so that the tallest block fills the register file."""
 
+K_BLOCK = 256
+"""Steps of k that a panel is worked through at a time where it is used for several row blocks: it stays in L1."""
+
 _panel_product = make_product(
-    _HOST.row_blocks, paired=True, vectors=3, lanes=_HOST.lanes, prefetch=_HOST.prefetch
+    _HOST.row_blocks, paired=True, vectors=3, lanes=_HOST.lanes, prefetch=_HOST.prefetch, accumulate=True
 )
 
 
 def whole_blocks(rows: int) -> int:
     """Rows that a scratch for `rows` has to hold: the last register block may be taller than what is left."""
-    tallest = max(_HOST.row_blocks)
-    return -(-rows // tallest) * tallest
+    return -(-rows // TALLEST) * TALLEST
 
 
 @native()
 def panel_product(storage, x, k, rows, panel, out):
-    """out float32 [rows, PANEL] = x float32 [rows, k] times one packed panel."""
-    if storage == BF16:
-        _panel_product(storage, x, k * 4, rows, panel, PANEL * 4, k // 2, out, PANEL * 4)
-    else:
-        step = PANEL * (4 if storage == simd.F32 else 2)
-        _panel_product(storage, x, k * 4, rows, panel, step, k, out, PANEL * 4)
+    """out float32 [whole_blocks(rows), PANEL] = x float32 [rows, k] times one packed panel.
+
+    The sums go on from block to block of k where there are several: cutting k changes no bit.
+    """
+    for at in range(0, rows * PANEL, LANES):
+        store(out + at * 4, splat(ZERO))
+    pair = 2 if storage == BF16 else 1
+    step = PANEL * (4 if storage != F16 else 2)
+    length = k if rows <= TALLEST else K_BLOCK
+    for first in range(0, k, length):
+        steps = min(length, k - first) // pair
+        place = panel + first // pair * step
+        _panel_product(storage, x + first * 4, k * 4, rows, place, step, steps, out, PANEL * 4)
 
 
 @native()
