@@ -96,3 +96,24 @@ def test_a_tree_gives_the_same_bits_alone_and_among_neighbours(decoded, start, s
         )
         (expected,) = decoded.target.verify([prefix], alone)
         assert_same_bits(together[row], expected)
+
+
+@settings(deadline=None, max_examples=15)
+@given(start=STARTS, wrong=st.lists(st.integers(0, 6), min_size=1, max_size=6))
+def test_a_text_goes_on_after_a_commit_with_the_bits_of_plain_decoding(decoded, start, wrong):
+    """The target's own next tokens, each behind so many wrong siblings: the commit has to move their KV."""
+    target, text = decoded.target, decoded.text[: start + 1]
+    tokens, parents, node = [text[-1]], [-1], 0
+    for siblings in wrong:
+        best = int(target.ingest(text, MAX_NODES)[-1].argmax())
+        tokens += [(best + 1 + sibling) % VOCAB for sibling in range(siblings)] + [best]
+        parents += [node] * (siblings + 1)
+        node = len(tokens) - 1
+        text = [*text, best]
+    tree = CandidateTrees(
+        np.array([tokens], np.int32), np.array([parents], np.int32), np.array([len(tokens)], np.int32)
+    )
+    target.verify([decoded.text[:start]], tree)
+    follow = [*text, 5, 11]
+    found = target.ingest(follow, chunk=2, start=len(text))
+    assert_same_bits(found, target.ingest(follow, chunk=1, row=1)[len(text) :])
