@@ -57,10 +57,10 @@ class Engine:
     def add(self, prompt: List[int], params: SamplingParams) -> Sequence:
         """Queue a request.
 
-        Errors   ConfigError for an empty prompt or a token outside the vocabulary; CapacityError for a prompt
+        Errors   ConfigError for an empty prompt, or one that is not all ids of the vocabulary; CapacityError for one
                  that leaves no room for a token in the context, or in the KV blocks
         """
-        tokens = np.asarray(prompt, dtype=np.int64)
+        tokens = _whole_numbers(prompt)
         self._check_prompt(tokens)
         limit = min(len(tokens) + params.max_tokens, self.max_model_len)
         eos = () if params.ignore_eos else self.config.eos_token_ids
@@ -184,8 +184,9 @@ class Engine:
 
     def _decode(self, sequences: list[Sequence]) -> list[Sequence]:
         """One round: propose, verify, accept, commit."""
-        trees = self._proposer.propose(self._draft_batch(sequences))
-        self._check_tokens(trees)
+        batch = self._draft_batch(sequences)
+        trees = self._proposer.propose(batch)
+        self._check_trees(trees, batch)
         outputs = self._run("all", sequences, trees)
         num_out = outputs["num_out"][: len(sequences)]
         for sequence, nodes, out in zip(sequences, trees.num_nodes.tolist(), num_out.tolist(), strict=True):
@@ -207,12 +208,18 @@ class Engine:
             max_nodes=np.array(limits, dtype=np.int32),
         )
 
-    def _check_tokens(self, trees: CandidateTrees) -> None:
-        """A candidate outside the vocabulary would be read out of bounds by native code."""
+    def _check_trees(self, trees: CandidateTrees, batch: DraftBatch) -> None:
+        """Native code would read candidates outside the vocabulary, and write nodes past the sequence's blocks."""
+        what = f"of proposer {self._proposer.name}"
+        for nodes, most in zip(trees.num_nodes.tolist(), batch.max_nodes.tolist(), strict=True):
+            if not 1 <= nodes <= most:
+                raise ConfigError(
+                    f"nodes {what}", got=nodes, need=f"1 to {most}", fix="Correct the proposer."
+                )
         live = trees.tokens[np.arange(trees.tokens.shape[1]) < trees.num_nodes[:, None]]
         if live.min() < 0 or live.max() >= self.config.vocab_size:
             raise ConfigError(
-                f"candidates of proposer {self._proposer.name}",
+                f"candidates {what}",
                 got=f"ids {live.min()} to {live.max()}",
                 need=f"ids from 0 to {self.config.vocab_size - 1}",
                 fix="Use a proposer of the target's vocabulary.",
@@ -241,3 +248,20 @@ class Engine:
                 num_accepted=counts - 1,
             )
         )
+
+
+def _whole_numbers(prompt: List[int]) -> np.ndarray:
+    """A prompt as int64; nothing is rounded or parsed on the way."""
+    try:
+        tokens = np.asarray(prompt)
+    except ValueError:  # lists of different lengths
+        tokens = np.array([prompt], dtype=object)
+    if tokens.size > 0 and tokens.dtype.kind not in "iu":
+        shown = repr(prompt)
+        raise ConfigError(
+            "prompt tokens",
+            got=shown if len(shown) <= 40 else f"{shown[:40]}…",
+            need="a flat list of token ids",
+            fix="Pass whole numbers, or a text.",
+        )
+    return tokens.astype(np.int64)
