@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from tspec.build import BuildOptions, Progress, build_engine
+from tspec.build import BuildOptions, Progress, build_engine, load_config
 from tspec.core.errors import ConfigError
 from tspec.core.params import SamplingParams, SpeculativeConfig
 from tspec.runtime.loop import Engine
+from tspec.runtime.sequence import FinishReason, SequenceStats
 from tspec.runtime.sequence import Sequence as RunningSequence
-from tspec.runtime.sequence import SequenceStats
 from tspec.runtime.text import TextStream
 from tspec.tokenizer import Message, TextCodec, load_codec
 
@@ -65,14 +66,13 @@ class LLM:
         on_progress: Progress = lambda what, done, total: None,
         **options: Any,
     ) -> None:
-        folder = Path(model)
-        self._engine: Engine | None = build_engine(
-            folder, SpeculativeConfig.of(speculative_config), _build_options(options), on_progress
-        )
+        folder, asked = Path(model), _build_options(options)
+        speculative = SpeculativeConfig.of(speculative_config)
+        self._codec: TextCodec | None = None
+        if (folder / "tokenizer.json").exists():  # first: what is wrong with it shows before weights are read
+            self._codec = load_codec(folder, load_config(folder, asked.dtype).vocab_size)
+        self._engine: Engine | None = build_engine(folder, speculative, asked, on_progress)
         self.config = self._engine.config
-        self._codec = (
-            load_codec(folder, self.config.vocab_size) if (folder / "tokenizer.json").exists() else None
-        )
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None
@@ -96,19 +96,22 @@ class LLM:
         engine = self._open_engine()
         sequence = engine.add(self._ids(prompt), params or SamplingParams())
         text = TextStream(self._decode)
-        piece, given = "", 0
-        fresh: list[int] = []
+        given = 0
         try:
-            while sequence.finish_reason is None:
-                if fresh:
-                    yield Chunk(piece, fresh)
-                engine.step()
+            while True:
+                # Between two pieces the caller may have run other prompts, and this one along with them.
+                if sequence.finish_reason is None:
+                    self._open_engine().step()
                 fresh = sequence.output_from(given)
                 given += len(fresh)
-                piece = text.push(fresh)
+                if sequence.finish_reason is not None:
+                    break
+                if fresh:
+                    yield Chunk(text.push(fresh), fresh)
         finally:
             engine.abort(sequence)
-        yield Chunk(piece + text.finish(), fresh, self._result(sequence))
+        piece = text.push(_without_stop(sequence, fresh)) + text.finish()
+        yield Chunk(piece, fresh, self._result(sequence))
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a chat, by the checkpoint's template: a prompt for `generate` or `stream`."""
@@ -153,14 +156,19 @@ class LLM:
         return Result(
             prompt_token_ids=sequence.prompt.tolist(),
             token_ids=ids,
-            text=self._decode(ids),
+            text=self._decode(_without_stop(sequence, ids)),
             finish_reason=sequence.finish_reason.value,
             stats=sequence.stats,
         )
 
 
+def _without_stop(sequence: RunningSequence, ids: list[int]) -> list[int]:
+    """The last ids of a sequence that has ended, as far as they are text: a token that stopped it is not."""
+    return ids[:-1] if sequence.finish_reason is FinishReason.STOP else ids
+
+
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
 
