@@ -90,6 +90,15 @@ def _attention(op: Op, dims: Dims, context: int) -> Cost:
     return Cost(operand_bytes(op, dims) + read, 4 * prod(bind(op.out.shape, dims)) * seen)
 
 
+def _rope_attention(op: Op, dims: Dims, context: int) -> Cost:
+    """Both at once: q and the new keys and values are not read again."""
+    window = op.attrs["window"]
+    seen = dims["T"] + (context if window is None else min(context, window))
+    read = 2 * _kv_rows(operand(op, "k_cache"), dims["B"] * (seen - dims["T"]))
+    rotated = _rope_kv_write(op, dims, context)
+    return Cost(rotated.bytes_moved + read, rotated.flops + 4 * prod(bind(op.out.shape, dims)) * seen)
+
+
 def _last_row(op: Op, dims: Dims, context: int) -> Cost:
     return Cost(2 * value_bytes(op.out, dims), 0)
 
@@ -104,15 +113,19 @@ def _kv_commit(op: Op, dims: Dims, context: int) -> Cost:
 COSTS: dict[str, Callable[[Op, Dims, int], Cost]] = {
     "embed": _embed,
     "linear": _matmul,
+    "linear_add": _matmul,
     "linear_silu_mul": _matmul,
     "head_argmax": _matmul,
+    "norm_linear": _matmul,
+    "norm_linear_silu_mul": _matmul,
+    "norm_head_argmax": _matmul,
     "rms_norm": _norm,
     "head_norm": _norm,
-    "add_rms_norm": _norm,
     "rope": _rope,
     "kv_write": _kv_write,
     "rope_kv_write": _rope_kv_write,
     "attention": _attention,
+    "rope_attention": _rope_attention,
     "last_row": _last_row,
     "kv_commit": _kv_commit,
 }

@@ -12,7 +12,7 @@ from tspec.graph.ops import OPS
 from tspec.graph.plan import Bucket, Launch, Plan, WeightSpec
 from tspec.graph.signature import SIGNATURES
 
-NORMS = ("rms_norm", "head_norm", "add_rms_norm")
+NORMS = ("rms_norm", "head_norm")
 
 
 def lower(graph: Graph, bucket: Bucket, *, max_model_len: int, context: int = 0) -> Plan:
@@ -71,7 +71,9 @@ def _use(kind: str, label: str) -> str:
         return "rope_table"
     if label == "bias":
         return "bias"
-    return "norm" if kind in NORMS or label in ("q_norm", "k_norm") else kind
+    if kind in NORMS or label in ("norm", "q_norm", "k_norm"):
+        return "norm"
+    return "embed" if kind == "embed" else "gate_up" if kind.endswith("linear_silu_mul") else "matrix"
 
 
 def _states(graph: Graph) -> dict[str, tuple[Shape, DType]]:

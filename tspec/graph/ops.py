@@ -64,11 +64,13 @@ _RULES: dict[str, Rule] = {
     "split": _sizes_match,
     "kv_write": _versions_match,
     "rope_kv_write": _versions_match,
+    "rope_attention": _versions_match,
     "kv_commit": _versions_match,
 }
 _ROW_WISE = frozenset(
     {"rms_norm", "head_norm", "linear", "split", "add", "silu_mul", "argmax"}
-    | {"add_rms_norm", "linear_silu_mul", "head_argmax"}
+    | {"linear_add", "linear_silu_mul", "head_argmax"}
+    | {"norm_linear", "norm_linear_silu_mul", "norm_head_argmax"}
 )
 
 OPS = {

@@ -33,8 +33,8 @@ class Buffer:
 class WeightSpec:
     """A weight that a plan reads: the checkpoint tensors `parts`, joined along dim 0, as `shape`.
 
-    `use` is the kind of op that reads it, which decides how a backend packs it
-    ("embed", "linear", "linear_silu_mul", "head_argmax", "norm", "bias", "rope_table").
+    `use` says what it is read as, which decides how a backend packs it: "embed" (a table of rows alone), "matrix",
+    "gate_up" (a matrix of two halves that are used together), "norm", "bias" or "rope_table".
     """
 
     name: str

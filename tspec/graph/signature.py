@@ -33,13 +33,20 @@ accept_match: out_tokens[B,T]:i32 num_out[B]:i32 path[B,T]:i32 = \
     node_tokens[B,T]:i32 tokens[B,T]:i32 ancestors[B,T]:i64 depth[B,T]:i32 num_nodes[B]:i32
 kv_commit: *new_caches[CACHE]:w = \
     path[B,T]:i32 num_out[B]:i32 prefix_len[B]:i32 block_table[B,M]:i32 *caches[CACHE]:w
-add_rms_norm: y[B,R,H]:a h[B,R,H]:a = x[B,R,H]:a residual[B,R,H]:a weight[H]:f32 {eps}
 rope_kv_write: q[B,T,A*D]:a new_k[CACHE]:w new_v[CACHE]:w = \
     qkv[B,T,A*D+2*G*D]:a cos[P,D/2]:f32 sin[P,D/2]:f32 \
     q_norm?[D]:f32 k_norm?[D]:f32 k_cache[CACHE]:w v_cache[CACHE]:w depth[B,T]:i32 block_table[B,M]:i32 \
     prefix_len[B]:i32 num_nodes[B]:i32 {head_dim=D num_heads=A num_kv_heads=G eps}
+rope_attention: out[B,T,A*D]:a new_k[CACHE]:w new_v[CACHE]:w = \
+    qkv[B,T,A*D+2*G*D]:a cos[P,D/2]:f32 sin[P,D/2]:f32 \
+    q_norm?[D]:f32 k_norm?[D]:f32 k_cache[CACHE]:w v_cache[CACHE]:w ancestors[B,T]:i64 depth[B,T]:i32 \
+    block_table[B,M]:i32 prefix_len[B]:i32 num_nodes[B]:i32 {head_dim=D num_heads=A num_kv_heads=G eps scale window}
+linear_add: out[B,R,N]:a = x[B,R,K]:a weight[N,K]:w bias?[N]:f32 residual[B,R,N]:a
 linear_silu_mul: out[B,R,I]:a = x[B,R,K]:a weight[2*I,K]:w bias?[2*I]:f32
 head_argmax: out[B,R]:i32 = x[B,R,K]:a weight[V,K]:w bias?[V]:f32
+norm_linear: out[B,R,N]:a = x[B,R,K]:a norm[K]:f32 weight[N,K]:w bias?[N]:f32 {eps}
+norm_linear_silu_mul: out[B,R,I]:a = x[B,R,K]:a norm[K]:f32 weight[2*I,K]:w bias?[2*I]:f32 {eps}
+norm_head_argmax: out[B,R]:i32 = x[B,R,K]:a norm[K]:f32 weight[V,K]:w bias?[V]:f32 {eps}
 """.replace("CACHE", f"C,G,{BLOCK_TOKENS},D")
 
 _OPERAND = re.compile(r"(\*?)(\w+)(\??)\[([^\]]*)\]:(\w+)")

@@ -8,11 +8,9 @@ import numpy as np
 
 from tspec.core.dtypes import DType
 from tspec.core.errors import ContractError
-from tspec.graph.ir import Dim
 from tspec.graph.plan import Launch, Plan
 from tspec.graph.signature import SIGNATURES
-from tspec.kernels.cpu import attention, program
-from tspec.kernels.cpu.linear import PANEL, whole_blocks
+from tspec.kernels.cpu import attention, attention_tiles, linear, program
 from tspec.kernels.cpu.pack import STORAGE
 from tspec.runtime.memory import address, allocate
 from tspec.runtime.weights import PackedWeights
@@ -117,60 +115,54 @@ class _Binder:
         for labels, names in ((signature.outputs, launch.outputs), (signature.inputs, launch.inputs)):
             for label, name in zip(labels, names, strict=False):
                 found[label.name] = 0 if name is None else address(self.memory[name])
-        found.setdefault("out", found.get("q", 0))
         return found
 
     def _sizes(self, launch: Launch) -> dict[str, int]:
         """Everything else that a kernel of this kind asks for."""
-        bucket = self.plan.bucket
-        sizes = {"max_nodes": bucket.nodes, "max_blocks": self.max_blocks}
-        weight = next((self.plan.weights[name] for name in launch.inputs if name in self.plan.weights), None)
-        if launch.kind in ("embed", "linear", "linear_silu_mul", "head_argmax"):
-            assert weight is not None, launch
+        sizes = {"max_nodes": self.plan.bucket.nodes, "max_blocks": self.max_blocks}
+        read = [self.plan.weights[str(name)] for name in launch.inputs if name in self.plan.weights]
+        weight = next((spec for spec in read if spec.use in ("embed", "matrix", "gate_up")), None)
+        if weight is not None:
             sizes["storage"] = STORAGE[weight.dtype]
             sizes["k"] = sizes["cols"] = weight.shape[1]
-            sizes["n"] = weight.shape[0] // (2 if launch.kind == "linear_silu_mul" else 1)
+            sizes["n"] = weight.shape[0] // (2 if weight.use == "gate_up" else 1)
             sizes["is_packed"] = int(self.weights.is_packed(weight.name))
-            stride = 2 * whole_blocks(self.rows) * PANEL * 4
-            sizes["scratch"], sizes["scratch_stride"] = self._scratch("linear", stride)
+        if weight is not None and launch.kind != "embed":
+            stride = linear.scratch_bytes(self.rows, weight.shape[1])
+            sizes["scratch"], sizes["scratch_stride"] = self._scratch(f"linear.{stride}", stride)
             sizes["best"] = self._scratch("best", self.rows * 8)[0]
-        elif launch.kind in ("rms_norm", "add_rms_norm", "last_row", "add"):
+        elif launch.kind == "last_row":
             sizes["cols"] = self.plan.buffers[launch.outputs[0]].shape[-1]
         elif launch.kind == "argmax":
-            name = launch.inputs[0]
-            assert name is not None
-            sizes["vocab"] = self.plan.buffers[name].shape[-1]
+            sizes["vocab"] = self.plan.buffers[str(launch.inputs[0])].shape[-1]
         else:
             sizes |= self._cache_sizes(launch)
         return sizes
 
     def _cache_sizes(self, launch: Launch) -> dict[str, int]:
         """Sizes and scratch of the launches that touch the KV cache."""
-        caches = [name for name in launch.inputs if name in self.plan.states]
+        caches = [str(name) for name in launch.inputs if name in self.plan.states]
         if not caches:
             return {}
-        (_, num_kv_heads, _, head_dim), dtype = self.plan.states[str(caches[0])]
-        sizes: dict[str, Dim] = {
-            "storage": STORAGE[dtype],
-            "head_dim": head_dim,
-            "num_kv_heads": num_kv_heads,
-        }
-        if launch.kind == "attention":
-            assert isinstance(head_dim, int)
-            num_heads = self.plan.buffers[launch.outputs[0]].shape[-1] // head_dim
-            sizes["num_heads"] = num_heads
+        (_, num_kv_heads, _, head_dim), dtype = self.plan.states[caches[0]]
+        assert isinstance(num_kv_heads, int) and isinstance(head_dim, int), caches
+        sizes = {"storage": STORAGE[dtype], "head_dim": head_dim, "num_kv_heads": num_kv_heads}
+        if launch.kind == "rope_attention":
+            num_heads = launch.attrs["num_heads"]
             partials = attention.partial_bytes(num_heads, head_dim, self.rows, self.max_blocks)
             sizes["partials"] = self._shared("partials", partials)
-            sizes["scratch"], sizes["scratch_stride"] = self._scratch(
-                "attention", attention.scratch_bytes(head_dim)
+            stride = attention_tiles.scratch_bytes(head_dim)
+            sizes["scratch"], sizes["scratch_stride"] = self._scratch("attention", stride)
+        else:
+            keys, values = (
+                [address(self.memory[name]) for name in caches if name.startswith(side)] for side in "kv"
             )
-        elif launch.kind == "kv_commit":
-            keys = [address(self.memory[str(name)]) for name in caches if str(name).startswith("k_cache")]
-            values = [address(self.memory[str(name)]) for name in caches if str(name).startswith("v_cache")]
             sizes["num_layers"] = len(keys)
-            sizes["k_caches"] = self._list("k_caches", keys)
-            sizes["v_caches"] = self._list("v_caches", values)
-        return sizes  # type: ignore[return-value]
+            sizes["k_caches"], sizes["v_caches"] = (
+                self._list("k_caches", keys),
+                self._list("v_caches", values),
+            )
+        return sizes
 
     def _space(self, launch: Launch) -> int:
         """0 where a launch works on nodes, 1 where it works on sequences (after `last_row`)."""

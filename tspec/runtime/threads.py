@@ -18,7 +18,7 @@ class ThreadPool:
 
     def __init__(self, num_threads: int) -> None:
         self.num_threads = num_threads
-        size = sync.FIRST_COUNTER + 16 * MAX_LAUNCHES
+        size = sync.FIRST_COUNTER + 8 * program.COUNTERS_A_LAUNCH * MAX_LAUNCHES
         self._control = allocate(size)
         self._words = self._control.view(np.int64)
         self._wake = [threading.Event() for _ in range(1, num_threads)]

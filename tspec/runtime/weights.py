@@ -18,7 +18,7 @@ TORCH_DTYPES = {
     DType.FLOAT16: torch.float16,
 }
 
-_PACKED = {"linear": pack_panels, "head_argmax": pack_panels, "linear_silu_mul": pack_gate_up}
+_PACKED = {"matrix": pack_panels, "gate_up": pack_gate_up}
 _FLOAT32 = ("norm", "bias", "rope_table")
 
 

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from tspec.graph.check import check
 from tspec.graph.ir import Graph
 from tspec.graph.passes.drop_dead import drop_dead
-from tspec.graph.passes.fuse_add_norm import fuse_add_norm
 from tspec.graph.passes.fuse_head_argmax import fuse_head_argmax
+from tspec.graph.passes.fuse_norm import fuse_norm
+from tspec.graph.passes.fuse_residual_add import fuse_residual_add
+from tspec.graph.passes.fuse_rope_attention import fuse_rope_attention
 from tspec.graph.passes.fuse_rope_kv_write import fuse_rope_kv_write
 from tspec.graph.passes.fuse_silu_mul import fuse_silu_mul
 from tspec.graph.passes.merge_linears import merge_linears
@@ -20,9 +22,11 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     sink_last_row,
     merge_linears,
     fuse_rope_kv_write,
-    fuse_add_norm,
+    fuse_rope_attention,
+    fuse_residual_add,
     fuse_silu_mul,
     fuse_head_argmax,
+    fuse_norm,
     drop_dead,
 )
 

@@ -74,10 +74,13 @@ def store_number(address, storage, value):
 @native()
 def rope_kv_write(
     counter, num_rows, row_seq, row_node, storage,
-    q_out, k_cache, v_cache, qkv, cos, sin, q_norm, k_norm, depth, block_table, prefix_len,
+    k_cache, v_cache, qkv, cos, sin, q_norm, k_norm, depth, block_table, prefix_len,
     num_nodes, head_dim, num_heads, num_kv_heads, eps, max_blocks,
 ):  # fmt: skip
-    """See the module. Rows are dense: row `row` is node row_node[row] of sequence row_seq[row] in the bucket."""
+    """See the module. Queries are rotated where they lie in qkv.
+
+    Rows are dense: row `row` is node row_node[row] of sequence row_seq[row] in the bucket.
+    """
     width = (num_heads + 2 * num_kv_heads) * head_dim
     row = atomic_add(counter, 1)
     while row < num_rows:
@@ -93,11 +96,7 @@ def rope_kv_write(
             norm = q_norm if head < num_heads else k_norm
             if norm != 0:
                 normalise(vector, vector, norm, head_dim, eps)
-            if head < num_heads:
-                target = q_out + (row * num_heads + head) * head_dim * 4
-            else:
-                target = vector
-            _rotate(target, vector, cos + angles, sin + angles, head_dim)
+            _rotate(vector, vector, cos + angles, sin + angles, head_dim)
             if head >= num_heads:
                 kv_head = head - num_heads
                 keys = key_block(k_cache, storage, block, kv_head, num_kv_heads, head_dim)

@@ -1,12 +1,15 @@
-"""Matrix products with packed weights: `linear`, gate/up with SiLU, and the head with argmax in its epilogue.
+"""Matrix products with packed weights, with a norm before and an epilogue behind.
 
-    linear           out[row, n] = sum over k of x[row, k] * weight[n, k]  (+ bias[n])
+    linear           out[row, n] = sum over k of x[row, k] * weight[n, k]  (+ bias[n]) (+ residual[row, n])
     linear_silu_mul  out[row, n] = silu(gate[row, n]) * up[row, n], gate and up as above
     head_argmax      out[row] = lowest n with the largest logit; NaN counts as -inf; logits are not written
 
-Shapes    x float32 [rows, K], K even; weight packed by pack.py; out float32 [rows, N] or int32 [place]
+In each, x may be normalised first (RMSNorm): every thread does it for itself, which costs less than to wait for one.
+
+Shapes    x float32 [rows, K], K even; norm float32 [K]; weight packed by pack.py; out and residual float32
+          [rows, N], or out int32 [place]
 Rows      independent: one accumulator an output, k in order (register_block.py)
-Cost      streams the weights once for each MAX_ROWS rows of a panel; the repeats come from L1 or L2
+Cost      streams the weights once for each TALLEST rows of a panel; the repeats come from L1 or L2
 Threads   panels are claimed a few at a time; a panel is computed by one thread
 Oracle    tspec/kernels/reference/linear.py, head.py
 """
@@ -15,6 +18,7 @@ import numpy as np
 
 from tspec.kernels.cpu import simd
 from tspec.kernels.cpu.host import read_host
+from tspec.kernels.cpu.norm import normalise
 from tspec.kernels.cpu.register_block import make_product
 from tspec.kernels.cpu.simd import BF16, F16, LANES, load_f32, load_i32, splat, store, store_f32, store_i32
 from tspec.kernels.cpu.sync import atomic_add, barrier
@@ -37,7 +41,8 @@ _panel_product = make_product(
 )
 
 
-def whole_blocks(rows: int) -> int:
+@native()
+def whole_blocks(rows):
     """Rows that a scratch for `rows` has to hold: the last register block may be taller than what is left."""
     return -(-rows // TALLEST) * TALLEST
 
@@ -65,6 +70,12 @@ def panel_bytes(storage, k):
     return k * PANEL * (4 if storage == simd.F32 else 2)
 
 
+def scratch_bytes(rows: int, k: int) -> int:
+    """Bytes of scratch that one thread needs for a product of `rows` rows."""
+    tall = -(-rows // TALLEST) * TALLEST
+    return (rows * k + 2 * tall * PANEL + LANES) * 4
+
+
 @native()
 def panels_a_claim(num_panels, num_threads):
     """Panels that a thread takes at once: about 16 claims a thread, so that a delayed thread costs little."""
@@ -72,59 +83,83 @@ def panels_a_claim(num_panels, num_threads):
 
 
 @native()
-def linear(counter, num_threads, storage, rows, x, k, weight, bias, out, n, scratch):
-    """See the module. `bias` is 0 for none. `scratch` is float32 [rows, PANEL] of this thread."""
+def normed_rows(norm, eps, x, k, rows, scratch):
+    """Normalise all rows into `scratch` and return its address; `x` itself where `norm` is 0."""
+    if norm == 0:
+        return x
+    for row in range(rows):
+        normalise(scratch + row * k * 4, x + row * k * 4, norm, k, eps)
+    return scratch
+
+
+@native()
+def linear(counter, num_threads, storage, rows, x, k, norm, eps, weight, bias, residual, out, n, scratch):
+    """See the module. `norm`, `bias`, `residual` are 0 for none.
+
+    scratch  of this thread, float32: [rows, K] for normalised rows, then [2, whole_blocks(rows), PANEL] for sums
+    """
     num_panels = (n + PANEL - 1) // PANEL
     claim = panels_a_claim(num_panels, num_threads)
     stride = panel_bytes(storage, k)
+    sums = scratch + rows * k * 4
     first = atomic_add(counter, claim)
+    if first < num_panels:
+        x = normed_rows(norm, eps, x, k, rows, scratch)
     while first < num_panels:
         for panel in range(first, min(first + claim, num_panels)):
-            panel_product(storage, x, k, rows, weight + panel * stride, scratch)
+            panel_product(storage, x, k, rows, weight + panel * stride, sums)
             start = panel * PANEL
-            _write_panel(scratch, rows, bias, start, out, n)
+            if bias != 0:
+                _add_bias(sums, rows, bias + start * 4, min(PANEL, n - start))
+            _write_panel(sums, rows, residual, start, out, n)
         first = atomic_add(counter, claim)
 
 
 @native()
-def _write_panel(scratch, rows, bias, start, out, n):
+def _write_panel(sums, rows, residual, start, out, n):
     count = min(PANEL, n - start)
     for row in range(rows):
-        source = scratch + row * PANEL * 4
-        target = out + (row * n + start) * 4
-        for at in range(count):
-            value = load_f32(source + at * 4)
-            if bias != 0:
-                value += load_f32(bias + (start + at) * 4)
-            store_f32(target + at * 4, value)
+        source = sums + row * PANEL * 4
+        place = (row * n + start) * 4
+        if residual != 0:
+            for at in range(count):
+                store_f32(
+                    out + place + at * 4, load_f32(source + at * 4) + load_f32(residual + place + at * 4)
+                )
+        else:
+            for at in range(count):
+                store_f32(out + place + at * 4, load_f32(source + at * 4))
 
 
 @native()
-def linear_silu_mul(counter, num_threads, storage, rows, x, k, weight, bias, out, n, scratch):
-    """See the module. `n` outputs; weight holds panel pairs gate, up. `scratch` is float32 [2, rows, PANEL]."""
+def linear_silu_mul(counter, num_threads, storage, rows, x, k, norm, eps, weight, bias, out, n, scratch):
+    """See the module. `n` outputs; weight holds panel pairs gate, up. `scratch` as for `linear`."""
     num_panels = (n + PANEL - 1) // PANEL
     claim = panels_a_claim(num_panels, num_threads)
     stride = panel_bytes(storage, k)
-    up = scratch + rows * PANEL * 4
+    gate = scratch + rows * k * 4
+    up = gate + whole_blocks(rows) * PANEL * 4
     first = atomic_add(counter, claim)
+    if first < num_panels:
+        x = normed_rows(norm, eps, x, k, rows, scratch)
     while first < num_panels:
         for panel in range(first, min(first + claim, num_panels)):
-            panel_product(storage, x, k, rows, weight + 2 * panel * stride, scratch)
+            panel_product(storage, x, k, rows, weight + 2 * panel * stride, gate)
             panel_product(storage, x, k, rows, weight + (2 * panel + 1) * stride, up)
             start = panel * PANEL
             if bias != 0:
-                _add_bias(scratch, rows, bias + start * 4, min(PANEL, n - start))
+                _add_bias(gate, rows, bias + start * 4, min(PANEL, n - start))
                 _add_bias(up, rows, bias + (n + start) * 4, min(PANEL, n - start))
-            _silu_mul(scratch, up, rows)
-            _write_panel(scratch, rows, 0, start, out, n)
+            _silu_mul(gate, up, rows)
+            _write_panel(gate, rows, 0, start, out, n)
         first = atomic_add(counter, claim)
 
 
 @native()
-def _add_bias(scratch, rows, bias, count):
+def _add_bias(sums, rows, bias, count):
     for row in range(rows):
         for at in range(count):
-            place = scratch + (row * PANEL + at) * 4
+            place = sums + (row * PANEL + at) * 4
             store_f32(place, load_f32(place) + load_f32(bias + at * 4))
 
 
@@ -139,26 +174,45 @@ def _silu_mul(gate, up, rows):
 
 @native()
 def head_argmax(
-    control, counter, thread, num_threads, storage, rows, x, k, weight, bias, out, place, n, scratch, best
+    control,
+    counter,
+    thread,
+    num_threads,
+    storage,
+    rows,
+    x,
+    k,
+    norm,
+    eps,
+    weight,
+    bias,
+    out,
+    place,
+    n,
+    scratch,
+    best,
 ):
-    """See the module. Row `row` of x goes to out[place[row]].
+    """See the module. Row `row` of x goes to out[place[row]]. `scratch` as for `linear`.
 
     `best` is scratch of [num_threads, rows, 2]: each thread's largest logit (float32) and its token (int32).
     """
     num_panels = (n + PANEL - 1) // PANEL
     claim = panels_a_claim(num_panels, num_threads)
     stride = panel_bytes(storage, k)
+    sums = scratch + rows * k * 4
     mine = best + thread * rows * 8
     for row in range(rows):
         store_f32(mine + row * 8, LOWEST)
         store_i32(mine + row * 8 + 4, np.int32(0))
     first = atomic_add(counter, claim)
+    if first < num_panels:
+        x = normed_rows(norm, eps, x, k, rows, scratch)
     while first < num_panels:
         for panel in range(first, min(first + claim, num_panels)):
-            panel_product(storage, x, k, rows, weight + panel * stride, scratch)
+            panel_product(storage, x, k, rows, weight + panel * stride, sums)
             if bias != 0:
-                _add_bias(scratch, rows, bias + panel * PANEL * 4, min(PANEL, n - panel * PANEL))
-            _keep_best(scratch, rows, mine, panel * PANEL, n)
+                _add_bias(sums, rows, bias + panel * PANEL * 4, min(PANEL, n - panel * PANEL))
+            _keep_best(sums, rows, mine, panel * PANEL, n)
         first = atomic_add(counter, claim)
     barrier(control, num_threads)
     if thread == 0:
@@ -168,10 +222,10 @@ def head_argmax(
 
 
 @native()
-def _keep_best(scratch, rows, best, start, n):
+def _keep_best(sums, rows, best, start, n):
     """Update each row's best logit and token with one panel of logits."""
     for row in range(rows):
-        logits = scratch + row * PANEL * 4
+        logits = sums + row * PANEL * 4
         value, token = load_f32(best + row * 8), load_i32(best + row * 8 + 4)
         for at in range(min(PANEL, n - start)):
             logit = load_f32(logits + at * 4)

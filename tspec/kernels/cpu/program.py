@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tspec.kernels.cpu import accept, attention, kv_cache, linear, norm, rows
+from tspec.kernels.cpu import accept, attention, kv_cache, linear, rows
 from tspec.kernels.cpu.simd import load_f32, load_i64, store_i64
 from tspec.kernels.cpu.sync import (
     FIRST_COUNTER,
@@ -25,44 +25,38 @@ from tspec.kernels.jit import native
 LAUNCH_WORDS = 32
 
 (
-    INDEX_ROWS, EMBED, RMS_NORM, ADD_RMS_NORM, LINEAR, LINEAR_SILU_MUL, ROPE_KV_WRITE, ATTENTION, LAST_ROW,
-    HEAD_ARGMAX, ARGMAX, ADD, ACCEPT_MATCH, KV_COMMIT,
-) = range(14)  # fmt: skip
+    INDEX_ROWS, EMBED, LINEAR, LINEAR_SILU_MUL, HEAD_ARGMAX, ROPE_ATTENTION, LAST_ROW, ARGMAX, ACCEPT_MATCH, KV_COMMIT,
+) = range(10)  # fmt: skip
 
 FRAME = ("frame", "row_seq", "row_node", "row_place", "seq_place", "row_start")
 """What `index_rows` writes and the other launches read."""
 
-_LINEAR = ("frame", "space", "storage", "x", "k", "weight", "bias", "out", "n", "scratch", "scratch_stride")
+_PRODUCT = (
+    "frame", "space", "storage", "x", "k", "norm", "eps", "weight", "bias", "out", "n", "scratch", "scratch_stride",
+    "residual", "place", "best",
+)  # fmt: skip
 
 OPERANDS: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "index_rows": (INDEX_ROWS, (*FRAME, "num_nodes", "num_sequences", "max_nodes")),
-    "embed": (
-        EMBED, ("frame", "row_place", "storage", "is_packed", "out", "tokens", "weight", "cols"),
-    ),
-    "rms_norm": (RMS_NORM, ("frame", "space", "out", "x", "weight", "cols", "eps")),
-    "add_rms_norm": (ADD_RMS_NORM, ("frame", "space", "y", "h", "x", "residual", "weight", "cols", "eps")),
-    "linear": (LINEAR, _LINEAR),
-    "linear_silu_mul": (LINEAR_SILU_MUL, _LINEAR),
-    "rope_kv_write": (
-        ROPE_KV_WRITE,
+    "embed": (EMBED, ("frame", "row_place", "storage", "is_packed", "out", "tokens", "weight", "cols")),
+    "linear": (LINEAR, _PRODUCT),
+    "linear_add": (LINEAR, _PRODUCT),
+    "linear_silu_mul": (LINEAR_SILU_MUL, _PRODUCT),
+    "head_argmax": (HEAD_ARGMAX, _PRODUCT),
+    "norm_linear": (LINEAR, _PRODUCT),
+    "norm_linear_silu_mul": (LINEAR_SILU_MUL, _PRODUCT),
+    "norm_head_argmax": (HEAD_ARGMAX, _PRODUCT),
+    "rope_attention": (
+        ROPE_ATTENTION,
         (
-            "frame", "row_seq", "row_node", "storage", "out", "k_cache", "v_cache", "qkv", "cos", "sin", "q_norm",
-            "k_norm", "depth", "block_table", "prefix_len", "max_nodes", "head_dim", "num_heads", "num_kv_heads",
-            "eps", "max_blocks",
-        ),
-    ),
-    "attention": (
-        ATTENTION,
-        (
-            "frame", "row_seq", "row_start", "storage", "out", "q", "k_cache", "v_cache", "ancestors", "prefix_len",
-            "num_nodes", "block_table", "max_nodes", "max_blocks", "head_dim", "num_heads", "num_kv_heads", "window",
-            "scale", "partials", "scratch", "scratch_stride",
+            "frame", "row_seq", "row_node", "row_start", "storage", "out", "qkv", "cos", "sin", "q_norm", "k_norm",
+            "eps", "k_cache", "v_cache", "ancestors", "depth", "block_table", "prefix_len", "num_nodes", "max_nodes",
+            "max_blocks", "head_dim", "num_heads", "num_kv_heads", "window", "scale", "partials", "scratch",
+            "scratch_stride",
         ),
     ),
     "last_row": (LAST_ROW, ("frame", "row_start", "num_nodes", "out", "x", "cols")),
-    "head_argmax": (HEAD_ARGMAX, (*_LINEAR, "place", "best")),
     "argmax": (ARGMAX, ("frame", "space", "place", "out", "logits", "vocab")),
-    "add": (ADD, ("frame", "space", "out", "a", "b", "cols")),
     "accept_match": (
         ACCEPT_MATCH,
         ("frame", "out_tokens", "num_out", "path", "node_tokens", "tokens", "ancestors", "num_nodes", "max_nodes"),
@@ -77,17 +71,20 @@ OPERANDS: Mapping[str, tuple[int, tuple[str, ...]]] = {
 }  # fmt: skip
 """Code and operands of each kind of launch. `space` is 0 for a row a node, 1 for a row a sequence."""
 
+COUNTERS_A_LAUNCH = 4
+"""Work counters of a launch, int64 each: one a phase."""
+
 FLOATS = ("eps", "scale")
 """Operands that are float32 numbers, kept as raw bits in the low half of their word."""
 
 
 def bind(kind: str, operands: Mapping[str, int | float]) -> np.ndarray:
-    """Return one launch, int64 [LAUNCH_WORDS]. Every operand of the kind has to be there; others are ignored."""
+    """Return one launch, int64 [LAUNCH_WORDS]. Operands that `operands` lacks are 0: absent; others are ignored."""
     code, names = OPERANDS[kind]
     words = np.zeros(LAUNCH_WORDS, dtype=np.int64)
     words[0] = code
     for place, name in enumerate(names, start=1):
-        value = operands[name]
+        value = operands.get(name, 0)
         words[place] = np.float32(value).view(np.int32) if name in FLOATS else int(value)
     return words
 
@@ -105,61 +102,96 @@ def num_rows(frame, space):
 
 
 @native()
-def _linears(control, counter, thread, num_threads, launch):
+def _product(control, counter, thread, num_threads, a):
     """The three kinds of launch that stream weights."""
-    rows_here = num_rows(word(launch, 1), word(launch, 2))
-    storage, x, k, weight, bias = (
-        word(launch, 3),
-        word(launch, 4),
-        word(launch, 5),
-        word(launch, 6),
-        word(launch, 7),
+    rows_here = num_rows(word(a, 1), word(a, 2))
+    storage, x, k, norm, eps, weight = (
+        word(a, 3),
+        word(a, 4),
+        word(a, 5),
+        word(a, 6),
+        load_f32(a + 7 * 8),
+        word(a, 8),
     )
-    out, n, scratch = word(launch, 8), word(launch, 9), word(launch, 10) + thread * word(launch, 11)
+    bias, out, n, scratch = word(a, 9), word(a, 10), word(a, 11), word(a, 12) + thread * word(a, 13)
     if rows_here == 0:
         return
-    code = word(launch, 0)
+    code = word(a, 0)
     if code == LINEAR:
-        linear.linear(counter, num_threads, storage, rows_here, x, k, weight, bias, out, n, scratch)
-    elif code == LINEAR_SILU_MUL:
-        linear.linear_silu_mul(counter, num_threads, storage, rows_here, x, k, weight, bias, out, n, scratch)
-    else:
-        place, best = word(launch, 12), word(launch, 13)
-        linear.head_argmax(
-            control,
+        linear.linear(
             counter,
-            thread,
             num_threads,
             storage,
             rows_here,
             x,
             k,
+            norm,
+            eps,
             weight,
             bias,
+            word(a, 14),
             out,
-            place,
             n,
             scratch,
-            best,
         )
+    elif code == LINEAR_SILU_MUL:
+        linear.linear_silu_mul(
+            counter, num_threads, storage, rows_here, x, k, norm, eps, weight, bias, out, n, scratch
+        )
+    else:
+        linear.head_argmax(
+            control, counter, thread, num_threads, storage, rows_here, x, k, norm, eps, weight, bias, out, word(a, 15),
+            n, scratch, word(a, 16),
+        )  # fmt: skip
 
 
 @native()
-def _attention(control, counter, thread, num_threads, launch):
-    """Rotation with KV write, attention, and commit."""
-    a, code, frame = launch, word(launch, 0), word(launch, 1)
-    if code == ROPE_KV_WRITE:
-        kv_cache.rope_kv_write(
+def _rope_attention(control, counter, thread, num_threads, a):
+    """Rotate and write the new keys and values, wait for all of them, then attend."""
+    frame, row_seq, row_start, storage, qkv = word(a, 1), word(a, 2), word(a, 4), word(a, 5), word(a, 7)
+    k_cache, v_cache, depth, block_table, prefix_len = (
+        word(a, 13),
+        word(a, 14),
+        word(a, 16),
+        word(a, 17),
+        word(a, 18),
+    )
+    max_nodes, max_blocks, head_dim, num_heads, num_kv_heads = (
+        word(a, 20), word(a, 21), word(a, 22), word(a, 23), word(a, 24),
+    )  # fmt: skip
+    rows_here = num_rows(frame, 0)
+    kv_cache.rope_kv_write(
+        counter, rows_here, row_seq, word(a, 3), storage, k_cache, v_cache, qkv, word(a, 8), word(a, 9), word(a, 10),
+        word(a, 11), depth, block_table, prefix_len, max_nodes, head_dim, num_heads, num_kv_heads,
+        load_f32(a + 12 * 8), max_blocks,
+    )  # fmt: skip
+    barrier(control, num_threads)
+    q_stride = (num_heads + 2 * num_kv_heads) * head_dim * 4
+    caches = attention.Caches(storage, k_cache, v_cache, num_kv_heads, head_dim)
+    attention.tree_attention(
+        control, counter + 8, counter + 16, num_threads, rows_here, row_seq, row_start, word(a, 6), qkv, q_stride,
+        caches, word(a, 15), prefix_len, word(a, 19), block_table, num_rows(frame, 1), max_nodes, max_blocks,
+        num_heads, word(a, 25), load_f32(a + 26 * 8), word(a, 27), word(a, 28) + thread * word(a, 29),
+    )  # fmt: skip
+
+
+@native()
+def _row_kernels(counter, a):
+    """Launches that claim whole rows or sequences."""
+    code, frame = word(a, 0), word(a, 1)
+    if code == EMBED:
+        rows.embed(
             counter, num_rows(frame, 0), word(a, 2), word(a, 3), word(a, 4), word(a, 5), word(a, 6), word(a, 7),
-            word(a, 8), word(a, 9), word(a, 10), word(a, 11), word(a, 12), word(a, 13), word(a, 14), word(a, 15),
-            word(a, 16), word(a, 17), word(a, 18), word(a, 19), load_f32(a + 20 * 8), word(a, 21),
+            word(a, 8),
         )  # fmt: skip
-    elif code == ATTENTION:
-        attention.tree_attention(
-            control, counter, counter + 8, num_threads, num_rows(frame, 0), word(a, 2), word(a, 3), word(a, 4),
-            word(a, 5), word(a, 6), word(a, 7), word(a, 8), word(a, 9), word(a, 10), word(a, 11), word(a, 12),
-            num_rows(frame, 1), word(a, 13), word(a, 14), word(a, 15), word(a, 16), word(a, 17), word(a, 18),
-            load_f32(a + 19 * 8), word(a, 20), word(a, 21) + thread * word(a, 22),
+    elif code == LAST_ROW:
+        rows.last_row(counter, num_rows(frame, 1), word(a, 2), word(a, 3), word(a, 4), word(a, 5), word(a, 6))
+    elif code == ARGMAX:
+        rows.argmax(counter, num_rows(frame, word(a, 2)), word(a, 3), word(a, 4), word(a, 5), word(a, 6))
+    elif code == ACCEPT_MATCH:
+        accept.accept_match(
+            counter, num_rows(frame, 1), word(a, 2), word(a, 3), word(a, 4), word(a, 5), word(a, 6), word(a, 7),
+            word(a, 8), word(a, 9),
         )  # fmt: skip
     else:
         kv_cache.kv_commit(
@@ -169,46 +201,9 @@ def _attention(control, counter, thread, num_threads, launch):
 
 
 @native()
-def _row_kernels(counter, launch):
-    """Launches that claim whole rows or sequences."""
-    a, code, frame = launch, word(launch, 0), word(launch, 1)
-    if code == EMBED:
-        rows.embed(
-            counter, num_rows(frame, 0), word(a, 2), word(a, 3), word(a, 4), word(a, 5), word(a, 6), word(a, 7),
-            word(a, 8),
-        )  # fmt: skip
-    elif code == RMS_NORM:
-        norm.rms_norm(
-            counter,
-            num_rows(frame, word(a, 2)),
-            word(a, 3),
-            word(a, 4),
-            word(a, 5),
-            word(a, 6),
-            load_f32(a + 7 * 8),
-        )
-    elif code == ADD_RMS_NORM:
-        norm.add_rms_norm(
-            counter, num_rows(frame, word(a, 2)), word(a, 3), word(a, 4), word(a, 5), word(a, 6), word(a, 7),
-            word(a, 8), load_f32(a + 9 * 8),
-        )  # fmt: skip
-    elif code == LAST_ROW:
-        rows.last_row(counter, num_rows(frame, 1), word(a, 2), word(a, 3), word(a, 4), word(a, 5), word(a, 6))
-    elif code == ARGMAX:
-        rows.argmax(counter, num_rows(frame, word(a, 2)), word(a, 3), word(a, 4), word(a, 5), word(a, 6))
-    elif code == ADD:
-        rows.add(counter, num_rows(frame, word(a, 2)), word(a, 3), word(a, 4), word(a, 5), word(a, 6))
-    else:
-        accept.accept_match(
-            counter, num_rows(frame, 1), word(a, 2), word(a, 3), word(a, 4), word(a, 5), word(a, 6), word(a, 7),
-            word(a, 8), word(a, 9),
-        )  # fmt: skip
-
-
-@native()
 def _start_pass(control, num_launches, launch):
     """Reset the work counters, and number the live rows. Thread 0 alone."""
-    for counter in range(2 * num_launches):
+    for counter in range(COUNTERS_A_LAUNCH * num_launches):
         store_i64(control + FIRST_COUNTER + counter * 8, 0)
     rows.index_rows(
         word(launch, 1), word(launch, 7), word(launch, 8), word(launch, 9), word(launch, 2), word(launch, 3),
@@ -225,12 +220,12 @@ def run_pass(control, thread, num_threads):
     barrier(control, num_threads)
     for number in range(1, num_launches):
         launch = program + number * LAUNCH_WORDS * 8
-        counter = control + FIRST_COUNTER + number * 16
+        counter = control + FIRST_COUNTER + number * COUNTERS_A_LAUNCH * 8
         code = load_i64(launch)
-        if code in (LINEAR, LINEAR_SILU_MUL, HEAD_ARGMAX):
-            _linears(control, counter, thread, num_threads, launch)
-        elif code in (ROPE_KV_WRITE, ATTENTION, KV_COMMIT):
-            _attention(control, counter, thread, num_threads, launch)
+        if code == ROPE_ATTENTION:
+            _rope_attention(control, counter, thread, num_threads, launch)
+        elif code in (LINEAR, LINEAR_SILU_MUL, HEAD_ARGMAX):
+            _product(control, counter, thread, num_threads, launch)
         else:
             _row_kernels(counter, launch)
         barrier(control, num_threads)

@@ -3,7 +3,7 @@
     index_rows  numbers the live nodes of the bucket: row -> (sequence, node), sequence -> first row
     embed       hidden = weight[token], from a plain table or from a packed head
     last_row    keeps the row of each sequence's last node
-    add, argmax elementwise sum; lowest token of the largest logit (NaN counts as -inf)
+    argmax      lowest token of the largest logit (NaN counts as -inf)
 
 Sequences with no nodes come last in a bucket and have no rows. Oracle: tspec/kernels/reference/rows.py, embed.py
 """
@@ -91,16 +91,6 @@ def last_row(counter, num_sequences, row_start, num_nodes, out, x, cols):
         for col in range(cols):
             store_f32(out + (seq * cols + col) * 4, load_f32(x + (row * cols + col) * 4))
         seq = atomic_add(counter, 1)
-
-
-@native()
-def add(counter, num_rows, out, left, right, cols):
-    """out = left + right, both float32 [rows, cols]."""
-    row = atomic_add(counter, 1)
-    while row < num_rows:
-        for at in range(row * cols, (row + 1) * cols):
-            store_f32(out + at * 4, load_f32(left + at * 4) + load_f32(right + at * 4))
-        row = atomic_add(counter, 1)
 
 
 @native()

@@ -16,7 +16,7 @@ LINE = 64
 """Bytes of a cache line (of two on some CPUs; the words are few)."""
 
 ARRIVED, PHASE, STEP, PARKED, PROGRAM, NUM_LAUNCHES, FIRST_COUNTER = (LINE * 2 * word for word in range(7))
-"""Byte offsets in the control block. `FIRST_COUNTER` starts one int64 a launch."""
+"""Byte offsets in the control block. `FIRST_COUNTER` starts the work counters of all launches."""
 
 SPINS_BEFORE_YIELD = 2000
 

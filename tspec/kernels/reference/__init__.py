@@ -9,12 +9,18 @@ from collections.abc import Callable
 
 from tspec.kernels.reference.accept import accept_match
 from tspec.kernels.reference.activation import add, silu_mul
-from tspec.kernels.reference.attention import attention
+from tspec.kernels.reference.attention import attention, rope_attention
 from tspec.kernels.reference.embed import embed
-from tspec.kernels.reference.head import argmax, head_argmax
+from tspec.kernels.reference.head import argmax, head_argmax, norm_head_argmax
 from tspec.kernels.reference.kv_cache import kv_commit, kv_write
-from tspec.kernels.reference.linear import linear, linear_silu_mul
-from tspec.kernels.reference.norm import add_rms_norm, head_norm, rms_norm
+from tspec.kernels.reference.linear import (
+    linear,
+    linear_add,
+    linear_silu_mul,
+    norm_linear,
+    norm_linear_silu_mul,
+)
+from tspec.kernels.reference.norm import head_norm, rms_norm
 from tspec.kernels.reference.rope import rope, rope_kv_write
 from tspec.kernels.reference.rows import last_row, split
 
@@ -35,10 +41,14 @@ REFERENCES: dict[str, Callable[..., tuple]] = {
         argmax,
         accept_match,
         kv_commit,
-        add_rms_norm,
         rope_kv_write,
+        rope_attention,
+        linear_add,
         linear_silu_mul,
         head_argmax,
+        norm_linear,
+        norm_linear_silu_mul,
+        norm_head_argmax,
     )
 }
 """By op kind."""

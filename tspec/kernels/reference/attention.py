@@ -3,6 +3,7 @@
 import torch
 
 from tspec.core.shapes import BLOCK_TOKENS
+from tspec.kernels.reference.rope import rope_kv_write
 from tspec.kernels.reference.wide import widen
 
 
@@ -29,6 +30,28 @@ def attention(
         scores = scores.masked_fill(~visible(ancestors[row, :count], start, attrs["window"]), -torch.inf)
         out[row, :count] = torch.einsum("hns,shd->nhd", scores.softmax(-1), values).flatten(-2)
     return (out,)
+
+
+def rope_attention(
+    attrs: dict,
+    qkv: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    ancestors: torch.Tensor,
+    depth: torch.Tensor,
+    block_table: torch.Tensor,
+    prefix_len: torch.Tensor,
+    num_nodes: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """rope_kv_write, then attention over what it wrote: (out, k_cache, v_cache)."""
+    place = (depth, block_table, prefix_len, num_nodes)
+    q, new_k, new_v = rope_kv_write(attrs, qkv, cos, sin, q_norm, k_norm, k_cache, v_cache, *place)
+    (out,) = attention(attrs, q, new_k, new_v, ancestors, prefix_len, num_nodes, block_table)
+    return out, new_k, new_v
 
 
 def visible(ancestors: torch.Tensor, start: int, window: int | None) -> torch.Tensor:

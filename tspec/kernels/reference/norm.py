@@ -1,4 +1,4 @@
-"""RMSNorm over a row, over each head of a row, and after a residual add."""
+"""RMSNorm over a row, and over each head of a row."""
 
 import torch
 
@@ -16,11 +16,3 @@ def head_norm(attrs: dict, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch
     """RMSNorm of each head of `head_dim` elements."""
     heads = x.unflatten(-1, (-1, attrs["head_dim"]))
     return (rms_norm(attrs, heads, weight)[0].flatten(-2),)
-
-
-def add_rms_norm(
-    attrs: dict, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """h = x + residual; y = rms_norm(h); returns (y, h)."""
-    h = x + residual
-    return rms_norm(attrs, h, weight)[0], h
