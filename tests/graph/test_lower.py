@@ -57,22 +57,22 @@ def test_weights_say_which_tensors_they_join_and_who_reads_them():
     attention = "model.layers.1.self_attn"
     joined = weights[f"{attention}.qkv_proj.weight"]
     assert joined.parts == tuple(f"{attention}.{name}_proj.weight" for name in "qkv")
-    assert (joined.shape, joined.use) == ((64, 24), "linear")
+    assert (joined.shape, joined.use) == ((64, 24), "matrix")
     uses = {name: spec.use for name, spec in weights.items() if "layers.0" not in name}
     assert uses == {
         "model.embed_tokens.weight": "embed",
         "rope.cos": "rope_table",
         "rope.sin": "rope_table",
         "model.layers.1.input_layernorm.weight": "norm",
-        f"{attention}.qkv_proj.weight": "linear",
+        f"{attention}.qkv_proj.weight": "matrix",
         f"{attention}.q_norm.weight": "norm",
         f"{attention}.k_norm.weight": "norm",
-        f"{attention}.o_proj.weight": "linear",
+        f"{attention}.o_proj.weight": "matrix",
         "model.layers.1.post_attention_layernorm.weight": "norm",
-        "model.layers.1.mlp.gate_up_proj.weight": "linear_silu_mul",
-        "model.layers.1.mlp.down_proj.weight": "linear",
+        "model.layers.1.mlp.gate_up_proj.weight": "gate_up",
+        "model.layers.1.mlp.down_proj.weight": "matrix",
         "model.norm.weight": "norm",
-        "lm_head.weight": "head_argmax",
+        "lm_head.weight": "matrix",
     }
     assert weights["rope.cos"].shape == (194, 4)
     assert weights["rope.cos"].parts == ()
@@ -84,9 +84,9 @@ def test_joined_biases_are_used_as_biases():
     assert (bias.use, bias.shape, bias.dtype, len(bias.parts)) == ("bias", (64,), DType.FLOAT32, 3)
 
 
-def test_a_tied_embedding_has_the_use_of_the_head():
+def test_a_tied_embedding_is_used_as_the_matrix_of_the_head():
     weights = plan_of(tie_word_embeddings=True).weights
-    assert weights["model.embed_tokens.weight"].use == "head_argmax"
+    assert weights["model.embed_tokens.weight"].use == "matrix"
     assert "lm_head.weight" not in weights
 
 
@@ -95,7 +95,7 @@ def test_a_plan_moves_each_streamed_weight_once():
     streamed = sum(
         spec.shape[0] * spec.shape[1] * 4
         for spec in plan.weights.values()
-        if spec.use in ("linear", "linear_silu_mul", "head_argmax")
+        if spec.use in ("matrix", "gate_up")
     )
     moved = sum(launch.bytes_moved for launch in plan.launches)
     assert streamed < moved < 1.5 * streamed
@@ -112,12 +112,12 @@ def test_a_longer_context_costs_only_attention(window):
         if one.bytes_moved != two.bytes_moved
     ]
     seen = window or 100
-    assert grown == [("attention", 2 * 2 * seen * 2 * 8 * 4)] * 2
+    assert grown == [("rope_attention", 2 * 2 * seen * 2 * 8 * 4)] * 2
 
 
 def test_the_last_chunk_of_a_prefill_takes_one_row_to_the_head():
     plan = plan_of("last", bucket=Bucket(1, 64))
-    assert plan.buffers["norm"].shape == (1, 1, 24)
+    assert plan.buffers["layers.1.mlp_residual"].shape == (1, 1, 24)
     assert plan.buffers["layers.1.act"].shape == (1, 1, 20)
     assert plan.buffers["layers.0.act"].shape == (1, 64, 20)
     assert plan.buffers["node_tokens"].shape == (1, 1)

@@ -140,6 +140,7 @@ def test_ops_that_mix_rows_are_not_row_wise():
         "kv_write",
         "rope_kv_write",
         "attention",
+        "rope_attention",
         "last_row",
         "accept_match",
         "kv_commit",

@@ -79,4 +79,4 @@ def _cost_row(number: str, kind: str, output: str, launches: list[Launch], devic
 
 
 def _row(number: str, kind: str, output: str, moved: str, flops: str, time_us: str) -> str:
-    return f"{number:>4}  {kind:<16} {output:<26} {moved:>10} {flops:>12} {time_us:>10}"
+    return f"{number:>4}  {kind:<20} {output:<26} {moved:>10} {flops:>12} {time_us:>10}"

@@ -33,7 +33,7 @@ def test_the_joined_op_prints_with_all_it_reads():
     assert [line for line in ops_text(fused).splitlines() if "rope_attention" in line] == [
         "layers.0.attention: f32[B, T, 32], k_cache.0@1, v_cache.0@1 = rope_attention(layers.0.qkv, rope.cos, "
         "rope.sin, -, -, k_cache.0, v_cache.0, ancestors, depth, block_table, prefix_len, num_nodes) "
-        "eps=0 head_dim=8 num_heads=4 num_kv_heads=2 scale=0.3535533905932738 window=none"
+        "eps=0 head_dim=8 num_heads=4 num_kv_heads=2 scale=0.353553 window=none"
     ]
     assert fuse_rope_attention(fused) == fused
 
