@@ -64,7 +64,7 @@ def test_a_bucket_that_is_none_is_wrong_usage(run, config_only, bucket):
 def test_a_longer_context_costs_attention_more(run, config_only):
     def attention_mib(*options):
         lines = printed(run("inspect", config_only, *options)).splitlines()
-        return next(float(line.split()[-3]) for line in lines if line.split()[1] == "attention")
+        return next(float(line.split()[-3]) for line in lines if line.split()[1] == "rope_attention")
 
     assert attention_mib("--context", 200) > attention_mib()
 

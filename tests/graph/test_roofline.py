@@ -36,7 +36,7 @@ def test_a_plan_renders_one_launch_a_line_then_totals():
     assert lines[0] == "plan 1x4 on toy"
     assert lines[1].split() == ["kind", "output", "MiB", "Mflop", "us"]
     assert lines[3] == (
-        "   1  norm_linear          layers.0.qkv                    0.007         0.01       0.77"
+        "   1  norm_linear          layers.0.qkv                    0.007         0.01       0.76"
     )
     kinds = {each.kind for each in plan.launches}
     assert len(lines) == 2 + len(plan.launches) + len(kinds) + 2

@@ -18,7 +18,9 @@ from tspec.kernels.reference import REFERENCES
 from tspec.models import LAYERS, build_graph
 
 KERNELS = OPERANDS.keys() - {"index_rows"}
-STORING = {"embed", "linear", "linear_silu_mul", "head_argmax", "rope_kv_write", "attention", "kv_commit"}
+STORING = {"embed", "rope_attention", "kv_commit"} | {
+    kind for kind in OPERANDS if "linear" in kind or "head" in kind
+}
 """Kernels that read or write weights or KV, and so come in three storages."""
 
 

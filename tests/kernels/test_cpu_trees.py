@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.attention_cases import attention
-from support.cache_cases import accept_match, kv_commit, rope_kv_write
+from support.attention_cases import rope_attention
+from support.cache_cases import accept_match, kv_commit
 from support.cpu_pass import MAX_MODEL_LEN
 from support.kernel_case import DTYPES, KernelCase, random_trees
 from support.kernel_cases import hold_against_reference
@@ -33,10 +33,22 @@ def hold(kind: str, make, dtype: DType = DType.FLOAT32, **settings) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.short)
 @settings(deadline=None, max_examples=20)
-@given(counts=COUNTS, prefixes=PREFIXES, seed=SEEDS, window=st.none() | st.integers(1, 200))
-def test_attention_reads_the_prefix_and_the_ancestors_alone(dtype, counts, prefixes, seed, window):
-    trees, prefixes = random_trees(counts, seed), prefixes[: len(counts)]
-    hold("attention", attention, dtype, head_dim=16, group=3, trees=trees, prefixes=prefixes, window=window)
+@given(
+    counts=COUNTS, prefixes=PREFIXES, seed=SEEDS, window=st.none() | st.integers(1, 200), norms=st.booleans()
+)
+def test_attention_reads_the_prefix_and_the_ancestors_alone(dtype, counts, prefixes, seed, window, norms):
+    """And writes each node behind the prefix, rotated by its depth."""
+    hold(
+        "rope_attention",
+        rope_attention,
+        dtype,
+        head_dim=16,
+        group=3,
+        trees=random_trees(counts, seed),
+        prefixes=prefixes[: len(counts)],
+        window=window,
+        norms=norms,
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.short)
@@ -45,23 +57,6 @@ def test_attention_reads_the_prefix_and_the_ancestors_alone(dtype, counts, prefi
 def test_a_commit_moves_the_accepted_path_and_nothing_else(dtype, counts, prefixes, seed):
     trees, prefixes = random_trees(counts, seed), prefixes[: len(counts)]
     hold("kv_commit", kv_commit, dtype, head_dim=24, trees=trees, prefixes=prefixes)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.short)
-@settings(deadline=None, max_examples=10)
-@given(counts=COUNTS, prefixes=PREFIXES, seed=SEEDS, norms=st.booleans())
-def test_a_node_is_written_behind_the_prefix_and_rotated_by_its_depth(dtype, counts, prefixes, seed, norms):
-    trees, prefixes = random_trees(counts, seed), prefixes[: len(counts)]
-    hold(
-        "rope_kv_write",
-        rope_kv_write,
-        dtype,
-        head_dim=8,
-        group=3,
-        trees=trees,
-        prefixes=prefixes,
-        norms=norms,
-    )
 
 
 @settings(deadline=None, max_examples=100)

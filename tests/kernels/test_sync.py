@@ -63,7 +63,7 @@ def run_threads(function, num_threads: int) -> None:
 
 
 def small_case():
-    return next(case for case in KERNEL_CASES if str(case) == "attention-f32-24x8-after-0").build()
+    return next(case for case in KERNEL_CASES if str(case) == "rope_attention-f32-24x8-after-0").build()
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 4, MANY])

@@ -1,17 +1,14 @@
-"""Cases of the kernels that fill the KV cache: rotation with write, acceptance, commit."""
+"""Cases of acceptance and commit."""
 
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from support.cpu_pass import MAX_MODEL_LEN, Case
+from support.cpu_pass import Case
 from support.kernel_case import (
-    COUNTS,
     DTYPES,
     ENDING,
-    GROUPS,
     HEAD_DIMS,
-    PREFIXES,
     KernelCase,
     Maker,
     chains,
@@ -22,36 +19,11 @@ from support.kernel_case import (
 )
 
 from tspec.core.dtypes import DType
-from tspec.core.tree import MAX_NODES, CandidateTrees
+from tspec.core.tree import CandidateTrees
 from tspec.graph.builder import ANCESTORS, BLOCK_TABLE, DEPTH, NUM_NODES, PREFIX_LEN, TOKENS
 from tspec.graph.ir import Op, Role, Value
 
 F32, BF16, I32 = DType.FLOAT32, DType.BFLOAT16, DType.INT32
-
-
-def rope_kv_write(
-    make: Maker,
-    dtype: DType,
-    head_dim: int,
-    group: int,
-    trees: CandidateTrees,
-    prefixes: Sequence[int],
-    norms: bool,
-) -> Case:
-    num_kv_heads = 1 if group == 8 else 2
-    num_heads = group * num_kv_heads
-    source, qkv = make.rows("qkv", trees.tokens.size, (num_heads + 2 * num_kv_heads) * head_dim)
-    scales = [make.weight(name, head_dim) if norms else None for name in ("q_norm", "k_norm")]
-    inputs = make.inputs(numbered(trees), prefixes)
-    tables = make.rope_tables(MAX_MODEL_LEN + MAX_NODES, head_dim)
-    caches = [state(f"{side}_cache.0", num_kv_heads, head_dim, dtype) for side in "kv"]
-    written = [state(f"{side}_cache.0", num_kv_heads, head_dim, dtype, version=1) for side in "kv"]
-    q = Value("q", ("B", "T", num_heads * head_dim), F32)
-    reads = (qkv, *tables, *scales, *caches, DEPTH, BLOCK_TABLE, PREFIX_LEN, NUM_NODES)
-    attrs = {"head_dim": head_dim, "num_heads": num_heads, "num_kv_heads": num_kv_heads, "eps": 1e-6 * norms}
-    op = Op("rope_kv_write", (q, *written), reads, attrs)
-    memory = make.caches(inputs, num_kv_heads, head_dim, dtype)
-    return Case((source, op), (q,), make.tensors, inputs, memory)
 
 
 def accept_match(make: Maker, trees: CandidateTrees, node_tokens: np.ndarray) -> Case:
@@ -92,27 +64,6 @@ def path_to(parents: np.ndarray, node: int) -> list[int]:
 
 
 CACHE_CASES = [
-    *(
-        spread(
-            "rope_kv_write",
-            rope_kv_write,
-            dtype,
-            f"{head_dim}x{group}{'-norms' * norms}-{trees_name}",
-            head_dim=head_dim,
-            group=group,
-            trees=trees,
-            prefixes=prefixes,
-            norms=norms,
-        )
-        for dtype in DTYPES
-        for number, head_dim in enumerate(HEAD_DIMS)
-        for norms in (False, True)
-        for group in [GROUPS[(number + norms) % 3]]
-        for trees_name, trees, prefixes in (
-            ("trees", random_trees(COUNTS, number), PREFIXES[number % 3]),
-            ("ending", random_trees(ENDING, number), (63, 250, 0)),
-        )
-    ),
     *(
         spread(
             "kv_commit",

@@ -1,4 +1,4 @@
-"""Cases of the kernels that stream weights: linear, gate and up with SiLU, and the head with argmax."""
+"""Cases of the kernels that stream weights: linears, gate and up with SiLU, head with argmax, norms before them."""
 
 from functools import partial
 
@@ -10,6 +10,8 @@ from tspec.graph.builder import NUM_NODES
 from tspec.graph.ir import Op, Value
 
 F32, I32 = DType.FLOAT32, DType.INT32
+EPS = 1e-5
+LINEARS = ("linear", "linear_add", "norm_linear", "linear_silu_mul", "norm_linear_silu_mul")
 
 
 def linear(
@@ -20,15 +22,29 @@ def linear(
     counts: tuple[int, ...],
     bias: bool = False,
     kind: str = "linear",
+    last: bool = False,
+    scale: float = 1.0,
 ) -> Case:
-    """`linear`, or `linear_silu_mul` with twice the rows of weights; each output has the size of 1."""
+    """One of LINEARS; each output has the size of 1. With `last`, on the last row of each sequence, as in a prefill."""
     trees = chains(counts)
     source, x = make.rows("x", trees.tokens.size, k)
-    weights = n if kind == "linear" else 2 * n
+    make.tensors["x.table"] *= scale
+    ops, rows = [source], {"x": x}
+    if kind == "linear_add":
+        residual, rows["residual"] = make.rows("residual", trees.tokens.size, n)
+        ops.append(residual)
+    if last:
+        cut = {name: Value(f"{name}.last", ("B", 1, value.shape[-1]), F32) for name, value in rows.items()}
+        ops += [Op("last_row", (cut[name],), (value, NUM_NODES)) for name, value in rows.items()]
+        rows = cut
+    weights = 2 * n if kind.endswith("silu_mul") else n
     matrix = make.weight("matrix", weights, k, dtype=dtype, scale=k**-0.5)
     shift = make.weight("bias", weights) if bias else None
-    out = Value("out", ("B", "T", n), F32)
-    return Case((source, Op(kind, (out,), (x, matrix, shift))), (out,), make.tensors, make.inputs(trees), {})
+    norm = [make.weight("norm", k)] if kind.startswith("norm_") else []
+    inputs = (rows["x"], *norm, matrix, shift, *[rows[name] for name in rows if name == "residual"])
+    out = Value("out", (*rows["x"].shape[:-1], n), F32)
+    ops.append(Op(kind, (out,), inputs, {"eps": EPS} if norm else {}))
+    return Case(tuple(ops), (out,), make.tensors, make.inputs(trees), {})
 
 
 def head_argmax(
@@ -39,8 +55,12 @@ def head_argmax(
     counts: tuple[int, ...],
     bias: bool = False,
     last: bool = False,
+    kind: str = "head_argmax",
 ) -> Case:
-    """All in small whole numbers, so that logits are exact and many are equal; and a row of NaN."""
+    """All in small whole numbers, so that logits are exact and many are equal; and a row of NaN.
+
+    With a norm logits are not exact, but tokens with the same weights still have equal ones, and others differ by far.
+    """
     trees = chains(counts)
     source, x = make.rows("x", trees.tokens.size, k)
     make.tensors["x.table"].round_()[1::4, 0] = float("nan")
@@ -54,9 +74,9 @@ def head_argmax(
     for name in {"matrix", "bias"} & set(make.tensors):
         make.tensors[name].round_()
     out = Value("token", x.shape[:-1], I32)
-    return Case(
-        (*ops, Op("head_argmax", (out,), (x, matrix, shift))), (out,), make.tensors, make.inputs(trees), {}
-    )
+    norm = [make.weight("norm", k)] if kind.startswith("norm_") else []
+    ops.append(Op(kind, (out,), (x, *norm, matrix, shift), {"eps": EPS} if norm else {}))
+    return Case(tuple(ops), (out,), make.tensors, make.inputs(trees), {})
 
 
 SIZES = ((1, 2), (47, 6), (48, 40), (49, 8), (97, 30), (131, 200))
@@ -70,7 +90,7 @@ PRODUCT_CASES = [
             f"{n}x{k}-{counts}{'-bias' * bias}",
             partial(linear, dtype=dtype, n=n, k=k, counts=counts, bias=bias, kind=kind),
         )
-        for kind in ("linear", "linear_silu_mul")
+        for kind in LINEARS
         for dtype in DTYPES
         for n, k in SIZES
         for counts, bias in ((RAGGED, False), (ENDING, True))
@@ -79,20 +99,43 @@ PRODUCT_CASES = [
         KernelCase(
             kind, dtype, f"{rows} rows", partial(linear, dtype=dtype, n=70, k=24, counts=(rows,), kind=kind)
         )
-        for kind in ("linear", "linear_silu_mul")
+        for kind in LINEARS
         for dtype in DTYPES
-        for rows in (*range(1, 18), 40)
+        for rows in ((*range(1, 18), 40) if kind.startswith("linear") else (1, 3, 40))
     ),
     *(
         KernelCase(
-            "head_argmax",
+            kind,
             dtype,
             f"{vocab}x{k}-{counts}{'-bias' * bias}{'-last' * last}",
-            partial(head_argmax, dtype=dtype, vocab=vocab, k=k, counts=counts, bias=bias, last=last),
+            partial(
+                head_argmax, dtype=dtype, vocab=vocab, k=k, counts=counts, bias=bias, last=last, kind=kind
+            ),
         )
+        for kind in ("head_argmax", "norm_head_argmax")
         for dtype in DTYPES
         for vocab, k in ((1, 4), (97, 6), (131, 8), (700, 4))
         for counts, bias in ((RAGGED, False), (ENDING, True), ((40,), False))
         for last in (False, True)
+    ),
+    *(
+        KernelCase(
+            kind,
+            DType.BFLOAT16,
+            f"{counts}-last",
+            partial(linear, dtype=DType.BFLOAT16, n=50, k=24, counts=counts, kind=kind, last=True),
+        )
+        for kind in LINEARS
+        for counts in (RAGGED, ENDING)
+    ),
+    *(
+        KernelCase(
+            "norm_linear",
+            F32,
+            f"{name} numbers-{k}",
+            partial(linear, dtype=F32, n=20, k=k, counts=(3,), kind="norm_linear", scale=scale),
+        )
+        for name, scale in (("tiny", 1e-4), ("large", 1e4))
+        for k in (2, 16, 18, 100, 576)
     ),
 ]

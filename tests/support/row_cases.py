@@ -1,4 +1,4 @@
-"""Cases of the kernels that work row by row: norms, sums, look-ups, the last row, the best token."""
+"""Cases of the kernels that work row by row: look-ups, the last row, the best token."""
 
 from functools import partial
 
@@ -11,7 +11,6 @@ from tspec.graph.builder import NUM_NODES, TOKENS
 from tspec.graph.ir import Op, Value
 
 F32, I32 = DType.FLOAT32, DType.INT32
-EPS = 1e-5
 
 
 def embed(
@@ -27,36 +26,6 @@ def embed(
     if tied:
         ops.append(Op("linear", (logits,), (out, table, None)))
     return Case(tuple(ops), (out,), make.tensors, inputs, {})
-
-
-def rms_norm(make: Maker, cols: int, counts: tuple[int, ...], scale: float = 1.0) -> Case:
-    trees = chains(counts)
-    source, x = make.rows("x", trees.tokens.size, cols)
-    make.tensors["x.table"] *= scale
-    out = Value("y", x.shape, F32)
-    op = Op("rms_norm", (out,), (x, make.weight("norm", cols)), {"eps": EPS})
-    return Case((source, op), (out,), make.tensors, make.inputs(trees), {})
-
-
-def add_rms_norm(make: Maker, cols: int, counts: tuple[int, ...], last: bool = False) -> Case:
-    """With `last`, on the last row of each sequence, as in a prefill."""
-    trees = chains(counts)
-    sources = [make.rows(name, trees.tokens.size, cols) for name in ("x", "residual")]
-    ops, values = [op for op, _ in sources], [value for _, value in sources]
-    if last:
-        cut = [Value(f"{value.name}.last", ("B", 1, cols), F32) for value in values]
-        ops += [Op("last_row", (one,), (value, NUM_NODES)) for one, value in zip(cut, values, strict=True)]
-        values = cut
-    y, h = (Value(name, values[0].shape, F32) for name in ("y", "h"))
-    ops.append(Op("add_rms_norm", (y, h), (*values, make.weight("norm", cols)), {"eps": EPS}))
-    return Case(tuple(ops), (y, h), make.tensors, make.inputs(trees), {})
-
-
-def add(make: Maker, cols: int, counts: tuple[int, ...]) -> Case:
-    trees = chains(counts)
-    (first, a), (second, b) = (make.rows(name, trees.tokens.size, cols) for name in "ab")
-    out = Value("sum", a.shape, F32)
-    return Case((first, second, Op("add", (out,), (a, b))), (out,), make.tensors, make.inputs(trees), {})
 
 
 def last_row(make: Maker, cols: int, counts: tuple[int, ...]) -> Case:
@@ -97,26 +66,7 @@ ROW_CASES = [
         for vocab, cols, tied in ((97, 24, False), (97, 24, True), (131, 40, True), (5, 2, True))
     ),
     *(
-        KernelCase("rms_norm", F32, f"{cols}-{counts}", partial(rms_norm, cols=cols, counts=counts))
-        for cols in (1, 8, 15, 16, 17, 24, 100, 576)
-        for counts in ((1,), RAGGED, ENDING)
-    ),
-    KernelCase("rms_norm", F32, "tiny numbers", partial(rms_norm, cols=40, counts=(3,), scale=1e-4)),
-    KernelCase("rms_norm", F32, "large numbers", partial(rms_norm, cols=40, counts=(3,), scale=1e4)),
-    *(
-        KernelCase(
-            "add_rms_norm",
-            F32,
-            f"{cols}-{counts}{'-last' * last}",
-            partial(add_rms_norm, cols=cols, counts=counts, last=last),
-        )
-        for cols in (6, 16, 50, 96)
-        for counts in ((1,), (40,), RAGGED, ENDING)
-        for last in (False, True)
-    ),
-    *(
-        KernelCase(make.__name__, F32, f"{cols}-{counts}", partial(make, cols=cols, counts=counts))
-        for make in (add, last_row)
+        KernelCase("last_row", F32, f"{cols}-{counts}", partial(last_row, cols=cols, counts=counts))
         for cols in (2, 16, 50)
         for counts in ((1,), (40,), RAGGED, ENDING)
     ),
