@@ -168,8 +168,8 @@ def _run(
     rows, n, k = x.numel() // x.shape[-1], out.shape[-1], x.shape[-1]
     lead, outputs = tuple(x.shape[:-1]), 2 * n if epilogue is Epilogue.SILU_MUL else n
     shapes = {
-        "out": (out, (*lead, n), x.dtype),
         "x": (x, (*lead, k), x.dtype),
+        "out": (out, (*lead, n), x.dtype),
         "norm": (norm, (k,), torch.float32),
         "weight": (weight, (outputs, k), x.dtype),
         "bias": (bias, (outputs,), torch.float32),

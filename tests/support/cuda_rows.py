@@ -1,0 +1,109 @@
+"""Random operands of the cuda kernels, static scratch that starts dirty, and float64 answers to hold results to."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from tspec.kernels.cuda import head, linear
+from tspec.kernels.cuda.launch import Scratch, scratch_bytes
+from tspec.kernels.cuda.tuned import Tuned
+from tspec.kernels.reference import REFERENCES
+
+EPS = 1e-5
+SMALL = Tuned(block_n=16, block_k=32, split_k=1, num_warps=4, num_stages=2)
+"""Small blocks, so that small shapes have several of each, and ragged ones."""
+
+HALF_ULP = {torch.float32: 2**-24, torch.float16: 2**-11, torch.bfloat16: 2**-8}
+"""Relative error of one rounding to a dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Operands of one launch of `kind`; those that the kind lacks are made all the same, and not passed."""
+
+    kind: str
+    x: torch.Tensor
+    norm: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    residual: torch.Tensor
+
+    @property
+    def outputs(self) -> int:
+        """N: columns of the output, or V."""
+        return self.weight.shape[0] // (2 if self.kind == "norm_linear_silu_mul" else 1)
+
+    def row(self, row: int) -> "Operands":
+        """Row `row` of these, alone."""
+        cut = slice(row, row + 1)
+        return replace(self, x=self.x[:, cut].contiguous(), residual=self.residual[:, cut].contiguous())
+
+
+def make_operands(
+    kind: str, rows: int, n: int, k: int, dtype: torch.dtype, has_bias: bool = False, seed: int = 0
+) -> Operands:
+    """Operands whose outputs have the size of 1."""
+    generator = torch.Generator().manual_seed(seed)
+    outputs = 2 * n if kind == "norm_linear_silu_mul" else n
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
+
+    return Operands(
+        kind,
+        normal(1, rows, k).to(dtype),
+        1 + normal(k) / 4,
+        (normal(outputs, k) * k**-0.5).to(dtype),
+        normal(outputs) if has_bias else None,
+        normal(1, rows, n).to(dtype),
+    )
+
+
+def make_scratch(operands: Operands, tuned: Tuned) -> Scratch:
+    """Just as much as the launch needs; partial sums start as NaN, counters as 0."""
+    rows = operands.x.shape[1]
+    need = scratch_bytes(operands.kind, rows, operands.outputs, operands.x.dtype, tuned)
+    return Scratch(
+        torch.full((need.partials // 4,), float("nan")), torch.zeros(need.counters // 4, dtype=torch.int32)
+    )
+
+
+def run_kernel(operands: Operands, tuned: Tuned = SMALL, scratch: Scratch | None = None) -> torch.Tensor:
+    """Launch the kernel of `operands` once and return its output, which starts as NaN or -7."""
+    each, scratch = operands, scratch or make_scratch(operands, tuned)
+    static = {"tuned": tuned, "scratch": scratch}
+    if each.kind == "norm_head_argmax":
+        out = torch.full(each.x.shape[:2], -7, dtype=torch.int32)
+        head.norm_head_argmax(out, each.x, each.norm, each.weight, each.bias, eps=EPS, **static)
+        return out
+    out = torch.full((*each.x.shape[:2], each.outputs), float("nan"), dtype=each.x.dtype)
+    match each.kind:
+        case "linear":
+            linear.linear(out, each.x, each.weight, each.bias, **static)
+        case "linear_add":
+            linear.linear_add(out, each.x, each.weight, each.bias, each.residual, **static)
+        case "norm_linear":
+            linear.norm_linear(out, each.x, each.norm, each.weight, each.bias, eps=EPS, **static)
+        case _:
+            linear.norm_linear_silu_mul(out, each.x, each.norm, each.weight, each.bias, eps=EPS, **static)
+    return out
+
+
+def expected(operands: Operands) -> torch.Tensor:
+    """The answer of the references in float64, from the operands as they are stored."""
+    x, attrs = operands.x.double(), {"eps": EPS}
+    if operands.kind.startswith("norm_"):
+        (x,) = REFERENCES["rms_norm"](attrs, x, operands.norm)
+    last = {"norm_linear_silu_mul": "linear_silu_mul", "norm_head_argmax": "head_argmax"}
+    (out,) = REFERENCES[last.get(operands.kind, "linear")](attrs, x, operands.weight, operands.bias)
+    return out + operands.residual if operands.kind == "linear_add" else out
+
+
+def tolerance(operands: Operands) -> float:
+    """Most that an output may be off, for values of the size of 1 to 10.
+
+    One rounding of the output; with a norm also one of each x * norm, whose errors add up as a random walk over K
+    terms of size K**-0.5, so to half an ulp of 1, times 5 for the tail; and float32 sums.
+    """
+    half_ulp = HALF_ULP[operands.x.dtype]
+    return 16 * half_ulp + 2e-6 if operands.kind.startswith("norm_") else 6 * half_ulp + 2e-6
