@@ -3,6 +3,7 @@
 Run: pytest tests/test_llm.py
 """
 
+import gc
 import re
 import threading
 from pathlib import Path
@@ -160,6 +161,7 @@ def test_a_closed_llm_says_so(folder):
 
 
 def test_closing_ends_the_threads(folder):
+    gc.collect()  # pools that other tests have left
     before = threading.active_count()
     with LLM(folder, num_threads=3):
         assert threading.active_count() == before + 2
