@@ -1,0 +1,21 @@
+"""What the cuda kernels may need of a part: the one table that the compile gate holds every variant to.
+
+Spilled bytes may never be more than 0, shared memory never more than the part has. Registers have a budget a kernel,
+with room for another version of the compiler: 255 are all that a thread can have, 128 let two programs of 8 warps or
+four of 4 share a multiprocessor.
+"""
+
+MAX_REGISTERS = {
+    "linear": 144,
+    "linear_add": 144,
+    "norm_linear": 160,
+    "norm_linear_silu_mul": 232,
+    "norm_head_argmax": 160,
+    "reduce": 80,
+    "argmax": 80,
+    "accept_match": 64,
+}
+"""By the first word of a case's name. A family without a line here fails."""
+
+TENSOR_CORE = {"sm_80": "HMMA", "sm_90": "HGMMA", "sm_100": "UTCHMMA", "gfx942": "v_mfma"}
+"""How the instruction begins that products of 16-bit dtypes have to run on."""
