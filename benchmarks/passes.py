@@ -18,7 +18,7 @@ from tspec.core.params import SpeculativeConfig
 from tspec.core.shapes import blocks_for
 from tspec.core.tree import MAX_NODES, CandidateTrees, chain
 from tspec.runtime.buckets import smallest_bucket
-from tspec.runtime.executor import PassInputs
+from tspec.runtime.inputs import PassInputs
 from tspec.runtime.loop import Engine
 
 NODES = (1, 2, 4, 6, 8, 16)

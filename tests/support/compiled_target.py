@@ -11,7 +11,7 @@ from tspec.core.params import SpeculativeConfig
 from tspec.core.shapes import blocks_for
 from tspec.core.tree import MAX_NODES, CandidateTrees, chain
 from tspec.runtime.buckets import smallest_bucket
-from tspec.runtime.executor import PassInputs
+from tspec.runtime.inputs import PassInputs
 
 Tokens = Sequence[int]
 

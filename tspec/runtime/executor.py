@@ -1,32 +1,17 @@
 """The CPU executor: plans bound to memory and threads, one for each kind of pass and bucket it has met."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
-from tspec.core.tree import CandidateTrees, fill_ancestors
 from tspec.graph.plan import Bucket, Plan
 from tspec.runtime.bind import BoundPlan, bind_plan
+from tspec.runtime.inputs import PassInputs, fill_inputs
 from tspec.runtime.kv_memory import allocate_states
 from tspec.runtime.threads import ThreadPool
 from tspec.runtime.weights import PackedWeights
 
 PlanMaker = Callable[[str, Bucket], Plan]
-
-
-@dataclass(frozen=True, slots=True)
-class PassInputs:
-    """What one pass runs on, a row a sequence.
-
-    trees        the candidate trees, or chunks of a prompt as chains
-    prefix_len   int32 [B]  tokens whose keys and values are committed
-    block_table  int32 [B, blocks]
-    """
-
-    trees: CandidateTrees
-    prefix_len: np.ndarray
-    block_table: np.ndarray
 
 
 class CpuExecutor:
@@ -63,15 +48,7 @@ class CpuExecutor:
         Rows of `bucket` past those of `inputs` have no nodes. Nothing is allocated once the plan is bound.
         """
         bound = self.prepare(kind, bucket)
-        static, trees = bound.inputs, inputs.trees
-        rows, width = trees.tokens.shape
-        width = min(width, bucket.nodes)
-        static["num_nodes"][:rows] = trees.num_nodes
-        static["num_nodes"][rows:] = 0
-        static["tokens"][:rows, :width] = trees.tokens[:, :width]
-        static["prefix_len"][:rows] = inputs.prefix_len
-        static["block_table"][:rows, : inputs.block_table.shape[1]] = inputs.block_table
-        fill_ancestors(trees.parents, trees.num_nodes, static["ancestors"], static["depth"])
+        fill_inputs(bound.inputs, bucket, inputs)
         self._threads.run(bound.launches)
         return bound.outputs
 

@@ -13,7 +13,7 @@ from tspec.core.shapes import blocks_for
 from tspec.core.tree import MAX_NODES, NO_PARENT, CandidateTrees
 from tspec.runtime.blocks import BlockPool
 from tspec.runtime.buckets import smallest_bucket
-from tspec.runtime.executor import CpuExecutor, PassInputs
+from tspec.runtime.inputs import Executor, PassInputs
 from tspec.runtime.sequence import FinishReason, Sequence
 
 _CHAIN_PARENTS = np.arange(NO_PARENT, MAX_NODES - 1, dtype=np.int32)
@@ -30,7 +30,7 @@ class Engine:
     def __init__(
         self,
         config: ModelConfig,
-        executor: CpuExecutor,
+        executor: Executor,
         proposer: Proposer,
         *,
         max_model_len: int,
