@@ -7,6 +7,7 @@ Run: pytest tests/aot/test_compile.py
 """
 
 import re
+from itertools import product
 
 import pytest
 from support.kernel_budgets import MAX_REGISTERS, TENSOR_CORE
@@ -15,6 +16,7 @@ from tspec.core.dtypes import DType
 from tspec.kernels.cuda.cases import aot_cases
 from tspec.kernels.cuda.linear_cases import linear_case
 from tspec.kernels.cuda.resources import TARGETS, compile_case, read_case, shared_limit
+from tspec.kernels.cuda.tuned import default_tuned, keeps_order_of_squares
 
 CASES = [
     pytest.param(case, id=str(case), marks=() if case.is_representative else pytest.mark.slow)
@@ -63,6 +65,12 @@ def test_the_squares_of_a_row_are_added_in_one_order_in_tiles_of_every_height(ar
     ]
     assert len(found[0]) == 1
     assert found[0] == found[1] == found[2]
+
+
+def test_every_default_keeps_the_order_of_squares():
+    shapes = [(size, size) for size in (560, 576, 1024, 4096)]
+    for arch, dtype, (n, k) in product(TARGETS, (DType.BFLOAT16, DType.FLOAT16), shapes):
+        assert keeps_order_of_squares(default_tuned("norm_linear", n, k, dtype, arch), arch), (arch, n)
 
 
 def test_partial_sums_are_released_before_the_counter_and_read_past_l1_after_it():

@@ -37,6 +37,7 @@ class Architecture:
     num_multiprocessors: int
     shared_bytes: int
     can_split_k: bool
+    lanes: int = 32
 
 
 ARCHITECTURES = {
@@ -45,7 +46,7 @@ ARCHITECTURES = {
         Architecture("sm_80", 108, 99 * 1024, True),
         Architecture("sm_90", 132, 227 * 1024, True),
         Architecture("sm_100", 148, 227 * 1024, True),
-        Architecture("gfx942", 304, 64 * 1024, False),
+        Architecture("gfx942", 304, 64 * 1024, False, lanes=64),
     )
 }
 """By name. sm_80 keeps to the 99 KiB of sm_86 and sm_89, which run its code. gfx942 does not split K: what the
@@ -89,7 +90,18 @@ def default_tuned(kernel: str, n: int, k: int, dtype: DType, arch: str) -> Tuned
     else:
         block_k, num_stages = 64, 5
     split_k = 1 if kernel == "norm_head_argmax" else _split(n, k, BLOCK_N, block_k, card)
-    return Tuned(BLOCK_N, block_k, split_k, 4, num_stages, 16 if is_amd else None)
+    num_warps = 2 if is_amd else 4
+    return Tuned(BLOCK_N, block_k, split_k, num_warps, num_stages, 16 if is_amd else None)
+
+
+def keeps_order_of_squares(tuned: Tuned, arch: str) -> bool:
+    """Whether the least tile of rows gives each thread a run of 8 columns, as taller tiles do.
+
+    Else the compiler spreads that tile's rows over more lanes, and a norm's sum of squares has another order there:
+    16-bit rows would not be independent. Every configuration that a search may choose has to pass.
+    """
+    lanes = ARCHITECTURES[architecture_of(arch)].lanes
+    return 16 * tuned.block_k >= 8 * lanes * tuned.num_warps
 
 
 def _split(n: int, k: int, block_n: int, block_k: int, card: Architecture) -> int:
