@@ -64,7 +64,6 @@ def make_layer(
     caches = [normal(batch * max_blocks, num_kv_heads, BLOCK_TOKENS, head_dim).to(dtype) for _ in "kv"]
     for cache in caches:
         spoil(cache, table, prefixes)
-    angles = normal(POSITIONS, head_dim // 2) * 3
     attrs = {
         "head_dim": head_dim,
         "num_heads": group * num_kv_heads,
@@ -73,18 +72,12 @@ def make_layer(
         "scale": head_dim**-0.5,
         "window": window,
     }
-    return Layer(
-        normal(batch, nodes, (group + 2) * num_kv_heads * head_dim).to(dtype),
-        (angles.cos(), angles.sin()),
-        (normal(head_dim), normal(head_dim)) if norms else (None, None),
-        tuple(caches),
-        torch.from_numpy(ancestors),
-        torch.from_numpy(depth),
-        table,
-        torch.tensor(prefixes, dtype=torch.int32),
-        torch.from_numpy(trees.num_nodes.astype(np.int32)),
-        attrs,
-    )
+    angles = normal(POSITIONS, head_dim // 2) * 3
+    qkv = normal(batch, nodes, (group + 2) * num_kv_heads * head_dim).to(dtype)
+    lines = torch.from_numpy(ancestors), torch.from_numpy(depth)
+    places = table, torch.tensor(prefixes, dtype=torch.int32), torch.from_numpy(trees.num_nodes)
+    scales = (normal(head_dim), normal(head_dim)) if norms else (None, None)
+    return Layer(qkv, (angles.cos(), angles.sin()), scales, tuple(caches), *lines, *places, attrs)
 
 
 def spoil(cache: torch.Tensor, table: torch.Tensor, prefixes: Sequence[int]) -> None:

@@ -21,12 +21,14 @@ class AttentionTuned:
     row_tile     query rows of one program: 16, 32 or 64; more rows take more programs
     num_warps    warps of a program
     num_stages   tiles of keys and values in flight
+    matrix_side  rows of AMD's matrix instruction, the same for each row tile; None on other parts
     """
 
     chunk_tiles: int = 4
     row_tile: int = 16
     num_warps: int = 4
     num_stages: int = 3
+    matrix_side: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +90,25 @@ def launch_options(tuned: AttentionTuned, launch_pdl: bool) -> dict[str, Any]:
         "num_stages": tuned.num_stages,
         "enable_fp_fusion": False,
     }
-    return options | ({"launch_pdl": True} if launch_pdl else {})
+    if tuned.matrix_side is not None:
+        options["matrix_instr_nonkdim"] = tuned.matrix_side
+    if launch_pdl:
+        options["launch_pdl"] = True
+    return options
 
 
 def default_attention_tuned(head_dim: int, rows: int, arch: str) -> AttentionTuned:
     """The safe default for `rows` query rows a KV head (nodes times query heads a KV head) on `arch`.
 
-    Warps follow the model alone: with them the slots of a score tile lie in the same threads for 16 and 32 rows,
-    and the sum over slots has one order.
+    Warps follow the model alone: then the slots of a score tile lie in the same threads for 16 and 32 rows, and the
+    sum over slots has one order. Taller row tiles spill or take twice the warps; two tiles of 32 rows share their
+    reads in L2 and join their chunks side by side.
     """
-    is_async = architecture_of(arch) in ("sm_90", "sm_100")
-    return AttentionTuned(
-        chunk_tiles=4,
-        row_tile=16 if rows <= 16 else 32,
-        num_warps=8 if head_dim > (128 if is_async else 64) else 4,
-        num_stages=3 if head_dim <= 128 and architecture_of(arch) != "gfx942" else 2,
-    )
+    part = architecture_of(arch)
+    is_wide = head_dim > 128
+    if part == "gfx942":
+        return AttentionTuned(4, 16 if rows <= 16 else 32, 4, 1 if is_wide else 2, matrix_side=16)
+    if part == "sm_80":
+        row_tile = 16 if rows <= 16 or is_wide else 32
+        return AttentionTuned(4, row_tile, 8 if head_dim > 64 else 4, 2 if is_wide else 3)
+    return AttentionTuned(4, 16 if rows <= 16 else 32, 8 if is_wide else 4, 2 if is_wide else 3)

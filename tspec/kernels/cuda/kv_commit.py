@@ -12,13 +12,18 @@ Cost      reads and writes 2 * D elements a KV head, a layer and a moved node
 Rows      independent
 Order     path ascends and path[d] > d. Up to 16 nodes are read, then written, in ascending order: no slot is
           written before it was read
+Errors    ContractError from the launcher for any line above; the kernel itself checks nothing
 Oracle    tspec/kernels/reference/kv_cache.py::kv_commit
 """
 
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
 
 from tspec.core.shapes import BLOCK_TOKENS
+from tspec.kernels.cuda.launch import check_tensors
 
 _TILE = tl.constexpr(BLOCK_TOKENS)
 _PIECE = tl.constexpr(16)
@@ -68,15 +73,27 @@ def kv_commit(k_cache, v_cache, path, num_out, prefix_len, block_table, *, launc
     """Launch; see the module. Changes the caches in place."""
     num_layers, _, num_kv_heads, _, head_dim = k_cache.shape
     batch, nodes = path.shape
+    caches = (num_layers, k_cache.shape[1], num_kv_heads, BLOCK_TOKENS, head_dim)
+    check_tensors(
+        "kv_commit",
+        {
+            "k_cache": (k_cache, caches, k_cache.dtype),
+            "v_cache": (v_cache, caches, k_cache.dtype),
+            "path": (path, (batch, nodes), torch.int32),
+            "num_out": (num_out, (batch,), torch.int32),
+            "prefix_len": (prefix_len, (batch,), torch.int32),
+            "block_table": (block_table, (batch, block_table.shape[1]), torch.int32),
+        },
+    )
     _kv_commit[(num_layers * num_kv_heads, batch)](
         k_cache, v_cache, path, num_out, prefix_len, block_table,
         k_cache.stride(0), nodes, block_table.shape[1],
-        **constexprs(num_kv_heads, head_dim, launch_pdl), num_warps=4,
+        **constexprs(num_kv_heads, head_dim, launch_pdl), num_warps=4, enable_fp_fusion=False,
         **({"launch_pdl": True} if launch_pdl else {}),
     )  # fmt: skip
 
 
-def constexprs(num_kv_heads: int, head_dim: int, launch_pdl: bool = False) -> dict[str, int]:
+def constexprs(num_kv_heads: int, head_dim: int, launch_pdl: bool) -> dict[str, Any]:
     """Compile-time arguments of the kernel."""
     dims = triton.next_power_of_2(head_dim)
     return {"KV_HEADS": num_kv_heads, "HEAD_DIM": head_dim, "DIMS": dims, "USE_PDL": launch_pdl}

@@ -1,0 +1,117 @@
+"""What attention, commit and the row kernels are compiled as for shipped models, for the ahead-of-time tests.
+
+Each case comes from the functions that plan a launch, so it is the variant that runs. Compiles nothing. Attention in
+float32 has no case past 64 dims a head: its products run without tensor cores there, and spill.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tspec.kernels.cuda import kv_commit, rows
+from tspec.kernels.cuda.attention import _rope_attention
+from tspec.kernels.cuda.attention_launch import (
+    AttentionShape,
+    AttentionTuned,
+    default_attention_tuned,
+    launch_options,
+)
+from tspec.kernels.cuda.linear_cases import PDL_ARCHITECTURES
+from tspec.kernels.cuda.resources import TARGETS, AotCase
+
+HEAD_DIMS = (64, 80, 96, 128, 256)
+GROUPS = (1, 4, 16)
+WINDOW = 1024
+MAX_BLOCKS = 2048
+"""128 Ki positions."""
+
+TALL = {"sm_90": (64, 128), "sm_100": (64, 128)}
+"""Head dims for which row tiles of 64 fit, with 8 warps: for tuning, not a default."""
+
+REPRESENTATIVE = (
+    "rope_attention-bf16-128-g4-r16",
+    "rope_attention-bf16-64-g4-r32-norms",
+    "kv_commit-bf16-128",
+)
+
+
+def cases() -> Iterator[AotCase]:
+    """Every variant of the kernels of this family."""
+    for arch in TARGETS:
+        for head_dim in HEAD_DIMS:
+            tuned = {
+                each.row_tile: each for each in (default_attention_tuned(head_dim, n, arch) for n in (1, 64))
+            }
+            for each in tuned.values():
+                yield attention_case(arch, "bf16", head_dim, 4, each)
+                yield attention_case(arch, "bf16", head_dim, 4, each, norms=True)
+            yield attention_case(arch, "fp16", head_dim, 4, tuned[16], norms=True)
+        for group in (1, 16):
+            yield attention_case(arch, "bf16", 128, group, default_attention_tuned(128, 64, arch))
+        yield attention_case(arch, "bf16", 128, 4, default_attention_tuned(128, 1, arch), window=WINDOW)
+        yield attention_case(arch, "bf16", 128, 4, default_attention_tuned(128, 64, arch), window=WINDOW)
+        yield attention_case(arch, "fp32", 64, 4, replace(default_attention_tuned(64, 1, arch), num_stages=2))
+        for head_dim in TALL.get(arch, ()):
+            yield attention_case(arch, "bf16", head_dim, 4, AttentionTuned(4, 64, 8), norms=True)
+        yield from _small_cases(arch)
+
+
+def attention_case(
+    arch: str,
+    dtype: str,
+    head_dim: int,
+    group: int,
+    tuned: AttentionTuned,
+    norms: bool = False,
+    window: int | None = None,
+) -> AotCase:
+    """Attention of 8 KV heads over up to 128 Ki positions."""
+    shape = AttentionShape(8, 16, 8 * group, 8, head_dim, MAX_BLOCKS)
+    use_pdl = arch in PDL_ARCHITECTURES
+    tensor, norm = f"*{dtype}", "*fp32" if norms else None
+    arguments: dict[str, str | int | None] = {
+        "out_ptr": tensor,
+        "k_ptr": tensor,
+        "v_ptr": tensor,
+        "partial_ptr": "*fp32",
+        "counter_ptr": "*i32",
+        "qkv_ptr": tensor,
+        "cos_ptr": "*fp32",
+        "sin_ptr": "*fp32",
+        "q_norm_ptr": norm,
+        "k_norm_ptr": norm,
+        "ancestors_ptr": "*i64",
+        "depth_ptr": "*i32",
+        "block_table_ptr": "*i32",
+        "prefix_len_ptr": "*i32",
+        "num_nodes_ptr": "*i32",
+        "bucket_nodes": "i32",
+        "max_blocks": "i32",
+        "scale_log2": "fp32",
+        "eps": "fp32",
+    }
+    name = f"rope_attention-{dtype}-{head_dim}-g{group}-r{tuned.row_tile}{'-norms' * norms}{'-window' * bool(window)}"
+    return AotCase(
+        name, arch, _rope_attention, arguments, shape.constexprs(tuned, window, use_pdl),
+        launch_options(tuned, use_pdl), dtype != "fp32", name in REPRESENTATIVE,
+    )  # fmt: skip
+
+
+def _small_cases(arch: str) -> Iterator[AotCase]:
+    use_pdl = arch in PDL_ARCHITECTURES
+    options = {"num_warps": 4, "enable_fp_fusion": False, **({"launch_pdl": True} if use_pdl else {})}
+    numbers = ("path_ptr", "num_out_ptr", "prefix_len_ptr", "block_table_ptr")
+    for head_dim in (64, 80, 128, 256):
+        name = f"kv_commit-bf16-{head_dim}"
+        arguments = {"k_ptr": "*bf16", "v_ptr": "*bf16"} | dict.fromkeys(numbers, "*i32")
+        arguments |= {"layer_stride": "i64", "bucket_nodes": "i32", "max_blocks": "i32"}
+        constants = kv_commit.constexprs(8, head_dim, use_pdl)
+        yield AotCase(
+            name, arch, kv_commit._kv_commit, arguments, constants, options, False, name in REPRESENTATIVE
+        )
+    for cols in (576, 4096):
+        tensors = {"out_ptr": "*bf16", "tokens_ptr": "*i32", "weight_ptr": "*bf16", "num_nodes_ptr": "*i32"}
+        constants = rows.constexprs(cols, use_pdl)
+        arguments = tensors | {"bucket_nodes": "i32"}
+        yield AotCase(f"embed-bf16-{cols}", arch, rows._embed, arguments, constants, options, False)
+        tensors = {"out_ptr": "*bf16", "x_ptr": "*bf16", "num_nodes_ptr": "*i32", "bucket_nodes": "i32"}
+        yield AotCase(f"last_row-bf16-{cols}", arch, rows._last_row, tensors, constants, options, False)
