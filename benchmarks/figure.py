@@ -15,7 +15,9 @@ matplotlib.use("Agg")
 
 def draw(record: dict, target: Path) -> None:
     """Write the figure as SVG."""
-    figure, (speed, cost) = pyplot.subplots(1, 2, figsize=(10, 3.8), width_ratios=(2, 1), layout="constrained")
+    figure, (speed, cost) = pyplot.subplots(
+        1, 2, figsize=(10, 3.8), width_ratios=(2, 1), layout="constrained"
+    )
     rows = sorted(record["ngram"]["by_category"].items(), key=lambda row: row[1]["speed_up"])
     bars = speed.barh([name for name, _ in rows], [row["speed_up"] for _, row in rows], color="#3b6ea5")
     speed.bar_label(bars, fmt="%.2fx", padding=3, fontsize=8)
@@ -23,7 +25,9 @@ def draw(record: dict, target: Path) -> None:
     speed.set_title("n-gram speculation over plain decoding, same text", fontsize=10)
     speed.margins(x=0.1)
     for context, row in record["passes"]["pass_cost"].items():
-        cost.plot([int(nodes) for nodes in row], list(row.values()), marker="o", label=f"{context} tokens before")
+        cost.plot(
+            [int(nodes) for nodes in row], list(row.values()), marker="o", label=f"{context} tokens before"
+        )
     cost.set_ylim(bottom=0)
     cost.set_xlabel("nodes verified in one pass")
     cost.set_title("cost of a verify pass, over one node", fontsize=10)

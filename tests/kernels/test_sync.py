@@ -92,14 +92,13 @@ def test_work_is_claimed_once_and_all_of_it(num_threads):
 
 
 def test_sleeping_workers_wake_for_the_next_pass(monkeypatch):
-    """Workers that sleep at once, and passes that come at all distances from that."""
-    monkeypatch.setattr("tspec.runtime.threads.YIELDS_BEFORE_SLEEP", 1)
+    """Passes that come while workers spin, give up the CPU, nap, or sleep."""
     case = small_case()
     expected = run_on_cpu(case)["out"].numpy()
     pool = ThreadPool(3)
     monkeypatch.setattr("support.cpu_pass.pool", lambda num_threads: pool)
-    for turn in range(200):
-        time.sleep((0, 0, 1e-5, 1e-4, 3e-3)[turn % 5])
+    for pause_s in (*(0, 0, 1e-5, 1e-4, 3e-3, 2e-2) * 20, 1.5):
+        time.sleep(pause_s)
         assert np.array_equal(run_on_cpu(case, num_threads=3)["out"].numpy(), expected)
     pool.close()
 

@@ -232,22 +232,18 @@ def run_pass(control, thread, num_threads):
 
 
 @native()
-def announce(control, program, num_launches):
-    """Let the workers begin a pass; thread 0 then has to take part through `run_pass`."""
+def step(control, num_threads, program, num_launches):
+    """Run one pass on this thread and the workers; returns when all are done."""
     store_i64(control + PROGRAM, program)
     store_i64(control + NUM_LAUNCHES, num_launches)
     store_release(control + STEP, load_acquire(control + STEP) + 1)
+    run_pass(control, 0, num_threads)
 
 
 @native()
-def work(control, thread, num_threads, seen, yields):
-    """A worker's loop: take part in each step until none came for a while (returns the last step seen).
-
-    A negative STEP ends it: the pool is closing.
-    """
-    while True:
-        now = wait_for_step(control, seen, yields)
-        if now == seen or now < 0:
-            return now
+def work(control, thread, num_threads):
+    """A worker's life: take part in each step. A negative STEP ends it: the pool is closing."""
+    seen = wait_for_step(control, 0)
+    while seen >= 0:
         run_pass(control, thread, num_threads)
-        seen = now
+        seen = wait_for_step(control, seen)

@@ -15,10 +15,16 @@ from tspec.kernels.jit import native
 LINE = 64
 """Bytes of a cache line (of two on some CPUs; the words are few)."""
 
-ARRIVED, PHASE, STEP, PARKED, PROGRAM, NUM_LAUNCHES, FIRST_COUNTER = (LINE * 2 * word for word in range(7))
+ARRIVED, PHASE, STEP, PROGRAM, NUM_LAUNCHES, FIRST_COUNTER = (LINE * 2 * word for word in range(6))
 """Byte offsets in the control block. `FIRST_COUNTER` starts the work counters of all launches."""
 
 SPINS_BEFORE_YIELD = 2000
+
+YIELDS_BEFORE_SLEEP = 20_000
+"""An idle worker gives up the CPU this often, some milliseconds in all, before it sleeps."""
+
+NAP_US, NAPS, SLEEP_US = 100, 5_000, 2_000
+"""Sleeps of an idle worker: short ones for a second, then longer ones. A pass after them starts that much later."""
 
 
 def _pause(builder: Any) -> None:
@@ -41,6 +47,7 @@ store_release = _intrinsic(
 )
 pause = _intrinsic(types.void, (), lambda b: _pause(b))
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
+usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
 @native()
@@ -63,15 +70,19 @@ def barrier(control, num_threads):
 
 
 @native()
-def wait_for_step(control, seen, yields):
-    """Wait until STEP differs from `seen`: spin, then yield the CPU up to `yields` times. Returns STEP."""
-    spins = 0
+def wait_for_step(control, seen):
+    """Wait until STEP differs from `seen` and return it: spin, then yield the CPU, then sleep ever longer."""
+    waits = 0
     step = load_acquire(control + STEP)
-    while step == seen and spins < SPINS_BEFORE_YIELD + yields:
-        spins += 1
-        if spins < SPINS_BEFORE_YIELD:
+    while step == seen:
+        waits += 1
+        if waits < SPINS_BEFORE_YIELD:
             pause()
-        else:
+        elif waits < SPINS_BEFORE_YIELD + YIELDS_BEFORE_SLEEP:
             sched_yield()
+        elif waits < SPINS_BEFORE_YIELD + YIELDS_BEFORE_SLEEP + NAPS:
+            usleep(NAP_US)
+        else:
+            usleep(SLEEP_US)
         step = load_acquire(control + STEP)
     return step
