@@ -192,7 +192,7 @@ def test_a_tokenizer_larger_than_the_model_is_refused_before_weights_are_read(tm
     ("options", "message"),
     [
         ({"max_len": 5}, "LLM option: got 'max_len', need one of dtype, device, max_model_len"),
-        ({"device": "cuda"}, "device: got 'cuda', need auto or cpu"),
+        ({"device": "tpu"}, "device: got 'tpu', need one of auto, cpu, cuda"),
         ({"dtype": "int8"}, "dtype: got 'int8', need auto or one of float32, bfloat16, float16"),
         ({"max_model_len": 257}, "max_model_len: got 257, need at most 256, the model's context"),
         ({"max_model_len": 0}, "max_model_len: got 0, need an integer of at least 1"),

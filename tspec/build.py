@@ -6,9 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tspec.checkpoint.hf_config import read_config
-from tspec.checkpoint.weights import account, checkpoint_dtype, open_checkpoint, resolve_tying
+from tspec.checkpoint.weights import Checkpoint, account, checkpoint_dtype, open_checkpoint, resolve_tying
 from tspec.core.config import ModelConfig
 from tspec.core.dtypes import WEIGHT_DTYPES, DType
 from tspec.core.errors import CapacityError, ConfigError
@@ -32,13 +35,22 @@ from tspec.runtime.loop import Engine
 from tspec.runtime.threads import ThreadPool
 from tspec.runtime.weights import pack_weights
 
+if TYPE_CHECKING:
+    from tspec.runtime.cuda_executor import CudaExecutor
+
 _log = logging.getLogger("tspec")
 
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how much of it is, and how much there is."""
 
 KV_MEMORY_SHARE = 0.5
-"""Share of the machine's memory that KV blocks may take at most, unless kv_cache_mib says otherwise."""
+"""Share of the free memory that KV blocks may take at most, unless kv_cache_mib says otherwise."""
+
+DEVICES = ("auto", "cpu", "cuda")
+"""`auto` is the CPU: the cuda backend has been proven in Triton's interpreter and by its compiler, on no device yet."""
+
+CUDA_CHEAP_NODES = 8
+"""Nodes of a sequence that a device verifies at about the price of one, by the roofline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +82,84 @@ def build_engine(
     checkpoint = open_checkpoint(folder)
     config = resolve_tying(config, checkpoint)
     account(checkpoint, expected_tensors(build_graph(config)))
-    make_plan = plan_maker(config, max_model_len)
-    plan = make_plan("all", Bucket(1, 1))
-    num_blocks = _num_blocks(plan, max_model_len, options)
-    cos, sin = rope_table(config.rope, config.head_dim, config.max_position, max_model_len + MAX_NODES)
-    weights = pack_weights(
-        plan,
-        checkpoint.load,
-        {"rope.cos": cos, "rope.sin": sin},
-        lambda done, total: on_progress("load weights", done, total),
-    )
-    threads = ThreadPool(options.num_threads or usable_cpus())
-    executor = CpuExecutor(make_plan, weights, num_blocks, threads)
-    proposer, max_candidates = make_proposer(speculative)
-    engine = Engine(
+    is_cuda = options.device == "cuda"
+    num_cheap_nodes = CUDA_CHEAP_NODES if is_cuda else read_host().cheap_rows
+    proposer, max_candidates = make_proposer(speculative, num_cheap_nodes - 1)
+    loading = _Loading(checkpoint, config, max_model_len, max_candidates, options, on_progress)
+    return Engine(
         config,
-        executor,
+        _cuda_executor(loading) if is_cuda else _cpu_executor(loading),
         proposer,
         max_model_len=max_model_len,
         max_num_seqs=options.max_num_seqs,
         max_candidates=max_candidates,
-        node_budget=read_host().cheap_rows,
+        node_budget=MAX_NODES if is_cuda else num_cheap_nodes,
     )
-    _warm_up(executor, max_candidates, on_progress)
-    return engine
+
+
+@dataclass(frozen=True, slots=True)
+class _Loading:
+    """What a backend needs to make its executor."""
+
+    checkpoint: Checkpoint
+    config: ModelConfig
+    max_model_len: int
+    max_candidates: int
+    options: BuildOptions
+    on_progress: Progress
+
+    @property
+    def tables(self) -> dict[str, np.ndarray]:
+        """The weights that no checkpoint holds."""
+        num_positions = self.max_model_len + MAX_NODES
+        cos, sin = rope_table(self.config.rope, self.config.head_dim, self.config.max_position, num_positions)
+        return {"rope.cos": cos, "rope.sin": sin}
+
+    def passes(self, max_rows: int) -> list[tuple[str, Bucket]]:
+        """The kinds of passes and buckets of up to `max_rows` sequences that decoding meets."""
+        rows = [1 << power for power in range((max_rows - 1).bit_length() + 1)]
+        nodes = sorted({smallest_bucket(1, count).nodes for count in range(1, self.max_candidates + 2)})
+        return [("all", Bucket(row, count)) for row in rows for count in nodes] + [
+            (kind, Bucket(row, MAX_NODES)) for row in rows for kind in ("last", "none")
+        ]
+
+
+def _cpu_executor(loading: _Loading) -> CpuExecutor:
+    """Pack the weights, start the threads, bind the plans of one sequence; compile the kernels, or load them."""
+    make_plan = plan_maker(loading.config, loading.max_model_len, DType.FLOAT32)
+    plan = make_plan("all", Bucket(1, 1))
+    num_blocks = _num_blocks(plan, loading, _host_memory_bytes())
+    on_progress = loading.on_progress
+    weights = pack_weights(
+        plan,
+        loading.checkpoint.load,
+        loading.tables,
+        lambda done, total: on_progress("load weights", done, total),
+    )
+    threads = ThreadPool(loading.options.num_threads or usable_cpus())
+    executor = CpuExecutor(make_plan, weights, num_blocks, threads)
+    passes = loading.passes(max_rows=1)
+    for number, (kind, bucket) in enumerate(passes, start=1):
+        executor.prepare(kind, bucket)
+        on_progress("bind plans", number, len(passes))
+    executor.warm_up()
+    return executor
+
+
+def _cuda_executor(loading: _Loading) -> "CudaExecutor":
+    """Put the weights on the device and capture every bucket. Imports Triton, which not every machine has."""
+    from tspec.runtime.cuda_bind import DeviceModel, kv_tensors, load_device_weights
+    from tspec.runtime.cuda_executor import CudaExecutor, find_device
+
+    device, arch, free_bytes = find_device()
+    make_plan = plan_maker(loading.config, loading.max_model_len, loading.config.dtype)
+    plan = make_plan("all", Bucket(1, 1))
+    weights = load_device_weights(plan, loading.checkpoint.load, loading.tables, device)
+    num_blocks = _num_blocks(plan, loading, free_bytes)
+    model = DeviceModel(device, arch, weights, *kv_tensors(plan, num_blocks, device))
+    executor = CudaExecutor(make_plan, model)
+    executor.capture(loading.passes(loading.options.max_num_seqs))
+    return executor
 
 
 def load_config(folder: Path, dtype: str = "auto") -> ModelConfig:
@@ -109,16 +175,19 @@ def load_config(folder: Path, dtype: str = "auto") -> ModelConfig:
     return replace(config, dtype=DType(dtype))
 
 
-def plan_maker(config: ModelConfig, max_model_len: int) -> Callable[[str, Bucket], Plan]:
-    """Return a function from a kind of pass and a bucket to its plan.
+def plan_maker(
+    config: ModelConfig, max_model_len: int, activations: DType = DType.FLOAT32
+) -> Callable[[str, Bucket], Plan]:
+    """Return a function from a kind of pass and a bucket to its plan, with rows in dtype `activations`.
 
     Kinds: "all", "last" and "none" are the heads of `build_graph`; "logits" is "all" with the logits put out.
     """
 
     @cache
     def graph(kind: str) -> Graph:
-        plain = build_graph(config, head="all" if kind == "logits" else kind, with_logits=kind == "logits")
-        return fuse(plain)
+        with_logits = kind == "logits"
+        head = "all" if with_logits else kind
+        return fuse(build_graph(config, head=head, with_logits=with_logits, activations=activations))
 
     def make_plan(kind: str, bucket: Bucket) -> Plan:
         return lower(graph(kind), bucket, max_model_len=max_model_len)
@@ -126,30 +195,20 @@ def plan_maker(config: ModelConfig, max_model_len: int) -> Callable[[str, Bucket
     return make_plan
 
 
-def make_proposer(speculative: SpeculativeConfig) -> tuple[Proposer, int]:
-    """Return the proposer and the most candidates that it gives a sequence a round."""
+def make_proposer(speculative: SpeculativeConfig, num_cheap_candidates: int) -> tuple[Proposer, int]:
+    """Return the proposer, and the most candidates that it gives a sequence a round."""
     if speculative.method == "none":
         return NoProposer(), 0
-    num_candidates = speculative.num_speculative_tokens or read_host().cheap_rows - 1
+    num_candidates = speculative.num_speculative_tokens or num_cheap_candidates
     proposer = NgramProposer(replace(speculative, num_speculative_tokens=num_candidates))
     proposer.warm_up()
     return proposer, num_candidates
 
 
-def _warm_up(executor: CpuExecutor, max_candidates: int, on_progress: Progress) -> None:
-    """Bind the plans of one sequence; the first pass compiles the kernels, unless a cache holds them."""
-    buckets = [("last", smallest_bucket(1, MAX_NODES)), ("none", smallest_bucket(1, MAX_NODES))]
-    buckets += [("all", smallest_bucket(1, nodes)) for nodes in range(1, max_candidates + 2)]
-    for number, (kind, bucket) in enumerate(buckets, start=1):
-        executor.prepare(kind, bucket)
-        on_progress("bind plans", number, len(buckets))
-    executor.warm_up()
-
-
 def _check_options(options: BuildOptions) -> None:
-    if options.device not in ("auto", "cpu"):
+    if options.device not in DEVICES:
         raise ConfigError(
-            "device", got=repr(options.device), need="auto or cpu", fix="This version runs on the CPU."
+            "device", got=repr(options.device), need=f"one of {', '.join(DEVICES)}", fix="Pick one of them."
         )
     for name in ("max_model_len", "max_num_seqs", "kv_cache_mib", "num_threads"):
         value = getattr(options, name)
@@ -171,13 +230,16 @@ def _max_model_len(config: ModelConfig, asked: int | None) -> int:
     return asked
 
 
-def _num_blocks(plan: Plan, max_model_len: int, options: BuildOptions) -> int:
-    """Blocks for max_num_seqs full contexts, as far as memory goes. Memory is taken as blocks are first written."""
-    wanted = options.max_num_seqs * blocks_for(max_model_len + MAX_NODES)
-    if options.kv_cache_mib is not None:
-        budget = options.kv_cache_mib << 20
-    else:
-        budget = int(KV_MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+def _host_memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _num_blocks(plan: Plan, loading: _Loading, memory_bytes: int) -> int:
+    """Blocks for max_num_seqs full contexts, as far as memory goes. On the CPU it is taken as blocks are written."""
+    options = loading.options
+    wanted = options.max_num_seqs * blocks_for(loading.max_model_len + MAX_NODES)
+    asked = None if options.kv_cache_mib is None else options.kv_cache_mib << 20
+    budget = int(KV_MEMORY_SHARE * memory_bytes) if asked is None else asked
     one_block = block_bytes(plan.states)
     if budget < one_block:
         raise CapacityError(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from tspec.core.config import ModelConfig
+from tspec.core.dtypes import DType
 from tspec.core.errors import ConfigError
 from tspec.graph.builder import GraphBuilder, weight
 from tspec.graph.ir import Graph, Value
@@ -25,13 +26,16 @@ LAYERS: Mapping[str, LayerBuilder] = {
 HEADS = ("all", "last", "none")
 
 
-def build_graph(config: ModelConfig, *, head: str = "all", with_logits: bool = False) -> Graph:
+def build_graph(
+    config: ModelConfig, *, head: str = "all", with_logits: bool = False, activations: DType = DType.FLOAT32
+) -> Graph:
     """Write the verify pass of a model as a graph, one op a step of the formulae.
 
     head         "all": every node reaches the head; the graph ends in a verdict and commits it
                  "last": the last node alone reaches the head (the last chunk of a prefill); no verdict
                  "none": only keys and values are written (all other chunks)
     with_logits  makes the logits an output of the graph too
+    activations  dtype of all rows: float32 on the CPU, the weights' own on cuda
 
     Outputs  all: out_tokens, num_out, path; last: node_tokens [B, 1]; none: nothing; then logits
     Errors   ConfigError for an architecture or a `head` that is not known
@@ -47,7 +51,7 @@ def build_graph(config: ModelConfig, *, head: str = "all", with_logits: bool = F
     if head not in HEADS:
         raise ConfigError("head", got=repr(head), need=f"one of {', '.join(HEADS)}", fix="Pick one of them.")
     build = GraphBuilder(f"{config.architecture} head={head}")
-    hidden = build.embed("embed", _embedding(config))
+    hidden = build.embed("embed", _embedding(config), activations)
     for layer in range(config.num_layers):
         hidden = layer_builder(build, config, layer, hidden)
     return build.build(_head(build, config, hidden, head, with_logits))

@@ -1,6 +1,7 @@
 """The loop: admit, prefill, then rounds of propose, verify, accept, commit. Knows proposers by protocol only."""
 
 from collections import deque
+from collections.abc import Mapping
 from collections.abc import Sequence as List
 
 import numpy as np
@@ -225,7 +226,7 @@ class Engine:
                 fix="Use a proposer of the target's vocabulary.",
             )
 
-    def _run(self, kind: str, sequences: list[Sequence], trees: CandidateTrees) -> dict[str, np.ndarray]:
+    def _run(self, kind: str, sequences: list[Sequence], trees: CandidateTrees) -> Mapping[str, np.ndarray]:
         width = max(len(each.blocks) for each in sequences)
         table = np.zeros((len(sequences), width), dtype=np.int32)
         for row, sequence in enumerate(sequences):

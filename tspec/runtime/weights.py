@@ -16,6 +16,8 @@ TORCH_DTYPES = {
     DType.FLOAT32: torch.float32,
     DType.BFLOAT16: torch.bfloat16,
     DType.FLOAT16: torch.float16,
+    DType.INT32: torch.int32,
+    DType.INT64: torch.int64,
 }
 
 _PACKED = {"matrix": pack_panels, "gate_up": pack_gate_up}

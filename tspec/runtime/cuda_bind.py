@@ -1,0 +1,223 @@
+"""Turns a plan into kernel launches over device tensors: every operand, configuration and scratch fixed once.
+
+What comes out is run launch by launch (in the interpreter, for debugging) or recorded in a CUDA graph; it is the same.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from tspec.core.dtypes import DType
+from tspec.core.errors import ContractError
+from tspec.graph.plan import Launch, Plan
+from tspec.graph.signature import SIGNATURES
+from tspec.kernels.cuda import accept, attention, head, kv_commit, linear, rows
+from tspec.kernels.cuda.attention_launch import AttentionShape, default_attention_tuned
+from tspec.kernels.cuda.launch import Scratch, ScratchBytes, scratch_bytes
+from tspec.kernels.cuda.tuned import Tuned, default_tuned
+from tspec.runtime.staging import Staging, make_staging
+from tspec.runtime.weights import TORCH_DTYPES
+
+PRODUCTS: Mapping[str, Callable[..., None]] = {
+    "linear": linear.linear,
+    "linear_add": linear.linear_add,
+    "norm_linear": linear.norm_linear,
+    "norm_linear_silu_mul": linear.norm_linear_silu_mul,
+    "norm_head_argmax": head.norm_head_argmax,
+}
+"""Kernels that stream weights; they take a configuration and scratch."""
+
+PLAIN: Mapping[str, Callable[..., None]] = {
+    "embed": rows.embed,
+    "last_row": rows.last_row,
+    "argmax": head.argmax,
+    "accept_match": accept.accept_match,
+}
+"""Kernels that take their operands and nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceModel:
+    """What all buckets of a model share on a device.
+
+    k_cache, v_cache  [layers, num_blocks, KV heads, 64, head_dim]
+    arch              whose launch configurations to take, as "sm_90"
+    """
+
+    device: torch.device
+    arch: str
+    weights: Mapping[str, torch.Tensor]
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePlan:
+    """A bound plan. Calling the launches in order, between the two copies of staging, is one pass."""
+
+    plan: Plan
+    launches: tuple[Callable[[], None], ...]
+    inputs: Staging
+    outputs: Staging
+    arena: torch.Tensor
+    scratch: Scratch
+
+    @property
+    def size_bytes(self) -> int:
+        """Device memory of this bucket alone."""
+        pieces = (
+            self.arena,
+            self.inputs.device,
+            self.outputs.device,
+            self.scratch.partials,
+            self.scratch.counters,
+        )
+        return sum(piece.numel() * piece.element_size() for piece in pieces if piece is not None)
+
+    def launch(self) -> None:
+        """Queue every launch."""
+        for each in self.launches:
+            each()
+
+
+def bind_device_plan(plan: Plan, model: DeviceModel) -> DevicePlan:
+    """Give `plan` its memory on the device. Errors: ContractError for an op that has no cuda kernel."""
+    inputs = make_staging(plan.inputs, model.device)
+    outputs = make_staging(
+        {name: (plan.buffers[name].shape, plan.buffers[name].dtype) for name in plan.outputs}, model.device
+    )
+    arena = torch.zeros(plan.arena_bytes, dtype=torch.uint8, device=model.device)
+    buffers = {name: _buffer(arena, plan, name) for name in plan.buffers if name not in plan.outputs}
+    binder = _Binder(plan, model, {**buffers, **outputs.tensors, **inputs.tensors, **model.weights})
+    launches = tuple(binder.bind(launch) for launch in plan.launches)
+    return DevicePlan(plan, launches, inputs, outputs, arena, binder.scratch)
+
+
+def _buffer(arena: torch.Tensor, plan: Plan, name: str) -> torch.Tensor:
+    buffer = plan.buffers[name]
+    memory = arena[buffer.offset_bytes : buffer.offset_bytes + buffer.size_bytes]
+    return memory.view(TORCH_DTYPES[buffer.dtype]).view(buffer.shape)
+
+
+class _Binder:
+    """Knows every tensor of one plan. All launches share one scratch: they follow one another."""
+
+    def __init__(self, plan: Plan, model: DeviceModel, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.plan = plan
+        self.model = model
+        self.tensors = tensors
+        needs = [self._scratch_bytes(launch) for launch in plan.launches]
+        partials, counters = (max(sizes, default=0) // 4 for sizes in zip(*needs, strict=True))
+        self.scratch = Scratch(
+            torch.zeros(max(partials, 1), dtype=torch.float32, device=model.device),
+            torch.zeros(max(counters, 1), dtype=torch.int32, device=model.device),
+        )
+
+    def bind(self, launch: Launch) -> Callable[[], None]:
+        """One launch as a call without arguments."""
+        operands = [self._operand(name) for name in (*launch.outputs, *launch.inputs)]
+        if launch.kind in PRODUCTS:
+            tuned = self._tuned(launch)
+            return partial(
+                PRODUCTS[launch.kind], *operands, **launch.attrs, tuned=tuned, scratch=self.scratch
+            )
+        if launch.kind in PLAIN:
+            if launch.kind == "embed":
+                operands.append(self.tensors["num_nodes"])  # padding gets zeros
+            return partial(PLAIN[launch.kind], *operands)
+        if launch.kind == "rope_attention":
+            return self._rope_attention(launch)
+        if launch.kind == "kv_commit":
+            return self._kv_commit(launch)
+        raise ContractError(
+            f"launch {launch.number}",
+            got=launch.kind,
+            need=f"one of {', '.join((*PRODUCTS, *PLAIN, 'rope_attention', 'kv_commit'))}",
+            fix="Fuse the graph before lowering it: this op has no cuda kernel of its own.",
+        )
+
+    def _operand(self, name: str | None) -> torch.Tensor | None:
+        if name is None or name in self.plan.states:
+            return None if name is None else self._cache(name)
+        return self.tensors[name]
+
+    def _cache(self, name: str) -> torch.Tensor:
+        side, layer = name.split(".")
+        return (self.model.k_cache if side == "k_cache" else self.model.v_cache)[int(layer)]
+
+    def _rope_attention(self, launch: Launch) -> Callable[[], None]:
+        labels = [label.name for label in SIGNATURES[launch.kind].inputs]
+        inputs = [
+            self._operand(name)
+            for label, name in zip(labels, launch.inputs, strict=True)
+            if label not in ("k_cache", "v_cache")
+        ]
+        outputs = [self._operand(name) for name in launch.outputs]
+        tuned = self._attention_tuned(launch)
+        return partial(
+            attention.rope_attention, *outputs, *inputs, **launch.attrs, tuned=tuned, scratch=self.scratch
+        )
+
+    def _kv_commit(self, launch: Launch) -> Callable[[], None]:
+        verdict = [self._operand(name) for name in launch.inputs if name not in self.plan.states]
+        return partial(kv_commit.kv_commit, self.model.k_cache, self.model.v_cache, *verdict)
+
+    def _tuned(self, launch: Launch) -> Tuned:
+        spec = next(self.plan.weights[str(name)] for name in launch.inputs if self._is_matrix(name))
+        outputs = spec.shape[0] // (2 if spec.use == "gate_up" else 1)
+        return default_tuned(launch.kind, outputs, spec.shape[1], spec.dtype, self.model.arch)
+
+    def _is_matrix(self, name: str | None) -> bool:
+        return name in self.plan.weights and self.plan.weights[str(name)].use in ("matrix", "gate_up")
+
+    def _attention_shape(self, launch: Launch) -> AttentionShape:
+        bucket, max_blocks = self.plan.bucket, self.plan.inputs["block_table"][0][1]
+        num_heads, num_kv_heads = launch.attrs["num_heads"], launch.attrs["num_kv_heads"]
+        return AttentionShape(
+            bucket.rows, bucket.nodes, num_heads, num_kv_heads, launch.attrs["head_dim"], max_blocks
+        )
+
+    def _attention_tuned(self, launch: Launch) -> Any:
+        shape = self._attention_shape(launch)
+        return default_attention_tuned(shape.head_dim, shape.nodes * shape.group, self.model.arch)
+
+    def _scratch_bytes(self, launch: Launch) -> ScratchBytes:
+        if launch.kind == "rope_attention":
+            return self._attention_shape(launch).scratch_bytes(self._attention_tuned(launch))
+        if launch.kind not in PRODUCTS:
+            return ScratchBytes(0, 0)
+        out = self.plan.buffers[launch.outputs[0]]
+        num_rows = out.shape[0] * out.shape[1]
+        x = self.plan.buffers[str(launch.inputs[0])]
+        tuned, dtype = self._tuned(launch), TORCH_DTYPES[x.dtype]
+        spec = next(self.plan.weights[str(name)] for name in launch.inputs if self._is_matrix(name))
+        outputs = spec.shape[0] // (2 if spec.use == "gate_up" else 1)
+        return scratch_bytes(launch.kind, num_rows, outputs, dtype, tuned)
+
+
+def kv_tensors(plan: Plan, num_blocks: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Zeroed KV memory for the states of `plan`: one tensor a side, so that a commit reaches all layers."""
+    (_, num_kv_heads, block_tokens, head_dim), dtype = next(iter(plan.states.values()))
+    assert isinstance(num_kv_heads, int) and isinstance(block_tokens, int) and isinstance(head_dim, int)
+    shape = (len(plan.states) // 2, num_blocks, num_kv_heads, block_tokens, head_dim)
+    return (
+        torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=device),
+        torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=device),
+    )
+
+
+def load_device_weights(
+    plan: Plan, load: Callable[[str], torch.Tensor], tables: Mapping[str, Any], device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Every weight that `plan` reads, in its dtype, parts joined, on the device."""
+    found = {}
+    for name, spec in plan.weights.items():
+        if spec.use == "rope_table":
+            found[name] = torch.from_numpy(tables[name]).to(device)
+            continue
+        dtype = TORCH_DTYPES[DType.FLOAT32 if spec.use in ("norm", "bias") else spec.dtype]
+        found[name] = torch.cat([load(part).to(device, dtype) for part in spec.parts]).contiguous()
+    return found

@@ -1,0 +1,124 @@
+"""The cuda executor: plans bound on the device, each captured into a CUDA graph and replayed.
+
+On another device than CUDA (the interpreter's) the same launches run one by one.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from tspec.core.errors import CaptureError, ConfigError
+from tspec.graph.plan import Bucket
+from tspec.runtime.cuda_bind import DeviceModel, DevicePlan, bind_device_plan
+from tspec.runtime.executor import PlanMaker
+from tspec.runtime.inputs import PassInputs, fill_inputs
+
+WARM_UP_PASSES = 2
+"""Passes before a capture: the first compiles and loads kernels, which no capture survives."""
+
+
+def find_device() -> tuple[torch.device, str, int]:
+    """Return the current CUDA device, its architecture as "sm_90", and its free bytes.
+
+    Errors    ConfigError where torch sees no CUDA device
+    """
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "device", got="no CUDA device", need="one that torch can use", fix="Use device='cpu'."
+        )
+    device = torch.device("cuda", torch.cuda.current_device())
+    major, minor = torch.cuda.get_device_capability(device)
+    return device, f"sm_{major}{minor}", torch.cuda.mem_get_info(device)[0]
+
+
+class CudaExecutor:
+    """Runs passes on a device. Captures share one pool of memory; a step copies in once, replays, copies out once."""
+
+    def __init__(self, make_plan: PlanMaker, model: DeviceModel) -> None:
+        self._make_plan = make_plan
+        self._model = model
+        self._bound: dict[tuple[str, Bucket], DevicePlan] = {}
+        self._graphs: dict[tuple[str, Bucket], torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle() if model.device.type == "cuda" else None
+        self.num_blocks = model.k_cache.shape[1]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights on the device."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self._model.weights.values())
+
+    def bind(self, kind: str, bucket: Bucket) -> DevicePlan:
+        """Return the bound plan of a kind of pass ("all", "last", "none", "logits") and bucket, not captured yet."""
+        key = kind, bucket
+        if key not in self._bound:
+            self._bound[key] = bind_device_plan(self._make_plan(kind, bucket), self._model)
+        return self._bound[key]
+
+    def capture(self, kinds_and_buckets: Sequence[tuple[str, Bucket]]) -> None:
+        """Capture the given passes, the largest first, so that the smaller ones find its memory in the pool.
+
+        Errors    CaptureError naming the bucket that does not fit in the device's memory
+        """
+        ordered = sorted(kinds_and_buckets, key=lambda each: -each[1].rows * each[1].nodes)
+        for kind, bucket in ordered:
+            try:
+                self._capture(kind, bucket)
+            except torch.OutOfMemoryError as error:
+                raise CaptureError(
+                    f"bucket {bucket} of pass {kind}",
+                    got="out of device memory",
+                    need="room for its arena and scratch",
+                    fix="Lower max_num_seqs, max_model_len or kv_cache_mib.",
+                ) from error
+
+    def run(self, kind: str, bucket: Bucket, inputs: PassInputs) -> Mapping[str, np.ndarray]:
+        """Run one pass; the result is views of pinned memory, valid until the next pass of this kind and bucket."""
+        bound = self.bind(kind, bucket)
+        fill_inputs(bound.inputs.arrays, bucket, inputs)
+        self._run(kind, bucket, bound)
+        return bound.outputs.arrays
+
+    def report(self) -> str:
+        """Memory of each bucket, one line each."""
+        lines = [
+            f"{kind:<6} {bucket!s:>6} {bound.size_bytes / (1 << 20):10.2f} MiB"
+            for (kind, bucket), bound in self._bound.items()
+        ]
+        return "\n".join(lines)
+
+    def close(self) -> None:
+        """Forget all plans and graphs; their memory goes back with them."""
+        self._graphs.clear()
+        self._bound.clear()
+
+    def _run(self, kind: str, bucket: Bucket, bound: DevicePlan) -> None:
+        bound.inputs.to_device()
+        if self._pool is None:
+            bound.launch()
+        else:
+            if (kind, bucket) not in self._graphs:
+                self._capture(kind, bucket)
+            self._graphs[kind, bucket].replay()
+        bound.outputs.to_host()
+        if self._pool is not None:
+            torch.cuda.current_stream(self._model.device).synchronize()
+
+    def _capture(self, kind: str, bucket: Bucket) -> None:
+        bound = self.bind(kind, bucket)
+        if self._pool is None:
+            return
+        nodes = bound.inputs.arrays["num_nodes"].copy()
+        bound.inputs.tensors["num_nodes"].zero_()  # passes of no sequences: they write no KV
+        stream = torch.cuda.Stream(self._model.device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(self._model.device))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP_PASSES):
+                bound.launch()
+            stream.synchronize()
+            with torch.cuda.graph(graph, pool=self._pool, stream=stream):
+                bound.launch()
+        torch.cuda.current_stream(self._model.device).wait_stream(stream)
+        bound.inputs.tensors["num_nodes"].copy_(torch.from_numpy(nodes))
+        self._graphs[kind, bucket] = graph
