@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from support.checkpoints import edit_json
 from support.table_model import table_checkpoint
 from support.tiny_models import EOS, byte_tokenizer, tiny_checkpoint
@@ -211,6 +212,12 @@ def test_a_tokenizer_larger_than_the_model_is_refused_before_weights_are_read(tm
 def test_an_impossible_option_is_refused_by_name(folder, options, message):
     with pytest.raises(ConfigError, match=message):
         LLM(folder, **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_is_refused_where_there_is_none(folder):
+    with pytest.raises(ConfigError, match=r"device: got .*, need "):
+        LLM(folder, device="cuda")
 
 
 @pytest.mark.parametrize(
