@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from tspec.checkpoint.hf_config import read_config
 from tspec.checkpoint.weights import Checkpoint, account, checkpoint_dtype, open_checkpoint, resolve_tying
@@ -109,7 +107,7 @@ class _Loading:
     on_progress: Progress
 
     @property
-    def tables(self) -> dict[str, np.ndarray]:
+    def tables(self) -> dict[str, Any]:
         """The weights that no checkpoint holds."""
         num_positions = self.max_model_len + MAX_NODES
         cos, sin = rope_table(self.config.rope, self.config.head_dim, self.config.max_position, num_positions)
