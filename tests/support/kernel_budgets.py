@@ -14,6 +14,10 @@ MAX_REGISTERS = {
     "reduce": 80,
     "argmax": 80,
     "accept_match": 64,
+    "rope_attention": 512,  # gfx942 has as many a thread with two waves a SIMD; elsewhere spills are the limit
+    "kv_commit": 208,
+    "embed": 48,
+    "last_row": 48,
 }
 """By the first word of a case's name. A family without a line here fails."""
 
