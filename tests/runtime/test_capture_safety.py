@@ -1,0 +1,85 @@
+"""A step of the cuda backend allocates nothing, reads no device value and calls no other op than its kernels.
+
+Kernels are stubbed: what is proven is the code around them, which a capture records once and for all.
+
+Run: pytest tests/runtime/test_capture_safety.py
+"""
+
+import pytest
+import torch
+from support.interpreted import device_executor
+from support.tiny_models import tiny_checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.jit import JITFunction
+
+from tspec.core.errors import ContractError
+from tspec.graph.plan import Bucket
+
+PASSES = [("all", Bucket(2, 4)), ("all", Bucket(1, 1)), ("last", Bucket(1, 64)), ("none", Bucket(2, 64))]
+_ATEN = torch.ops.aten
+VIEWS = {_ATEN.view.default, _ATEN.view.dtype, _ATEN.slice.Tensor, _ATEN.detach.default}
+"""Views move no data and allocate nothing; a captured launch holds their addresses."""
+
+
+class Refuse(TorchDispatchMode):
+    """Raises on every op that is not a view."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func in VIEWS, f"{func} in a step"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(scope="module")
+def executor(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny")
+    tiny_checkpoint(folder, "qwen3", tie=True, dtype=torch.bfloat16)
+    return device_executor(folder)
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Kernel launches, recorded instead of run: (name, addresses of the tensors)."""
+    record = []
+
+    def run(self, *args, grid, warmup, **options):
+        tensors = [arg.data_ptr() for arg in args if isinstance(arg, torch.Tensor)]
+        record.append((self.fn.__name__, grid, tuple(tensors)))
+
+    monkeypatch.setattr(JITFunction, "run", run)
+    return record
+
+
+@pytest.mark.parametrize(("kind", "bucket"), PASSES, ids=str)
+def test_a_step_is_its_kernels_and_nothing_else(executor, launched, kind, bucket):
+    bound = executor.bind(kind, bucket)
+    with Refuse():
+        bound.launch()
+    assert len(launched) >= len(bound.launches)
+
+
+@pytest.mark.parametrize(("kind", "bucket"), PASSES, ids=str)
+def test_every_step_launches_the_same_on_the_same_addresses(executor, launched, kind, bucket):
+    bound = executor.bind(kind, bucket)
+    bound.launch()
+    first = list(launched)
+    launched.clear()
+    bound.inputs.tensors["num_nodes"].fill_(1)
+    bound.inputs.tensors["prefix_len"].fill_(100)
+    bound.launch()
+    assert launched == first
+
+
+def test_a_layer_is_five_launches_and_the_rest_at_most_six(executor, launched):
+    executor.bind("all", Bucket(1, 8)).launch()
+    assert len(launched) <= 5 * 2 + 6
+
+
+def test_an_op_without_a_kernel_is_named(executor, tmp_path):
+    from dataclasses import replace
+
+    from tspec.runtime.cuda_bind import bind_device_plan
+
+    bound = executor.bind("all", Bucket(1, 1))
+    odd = replace(bound.plan, launches=(replace(bound.plan.launches[0], kind="conv"),))
+    with pytest.raises(ContractError, match="launch 0: got conv, need one of linear"):
+        bind_device_plan(odd, executor._model)
