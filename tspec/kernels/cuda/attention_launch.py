@@ -101,13 +101,13 @@ def default_attention_tuned(head_dim: int, rows: int, arch: str) -> AttentionTun
     """The safe default for `rows` query rows a KV head (nodes times query heads a KV head) on `arch`.
 
     Warps follow the model alone: then the slots of a score tile lie in the same threads for 16 and 32 rows, and the
-    sum over slots has one order. Taller row tiles spill or take twice the warps; two tiles of 32 rows share their
-    reads in L2 and join their chunks side by side.
+    sum over slots has one order (gfx942 would lay 32 rows out otherwise, so it has one row tile). Taller row tiles
+    spill or take twice the warps; two tiles of 32 rows share their reads in L2 and join their chunks side by side.
     """
     part = architecture_of(arch)
     is_wide = head_dim > 128
     if part == "gfx942":
-        return AttentionTuned(4, 16 if rows <= 16 else 32, 4, 1 if is_wide else 2, matrix_side=16)
+        return AttentionTuned(4, 16, 4, 1 if is_wide else 2, matrix_side=16)
     if part == "sm_80":
         row_tile = 16 if rows <= 16 or is_wide else 32
         return AttentionTuned(4, row_tile, 8 if head_dim > 64 else 4, 2 if is_wide else 3)
