@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
+# The part of the interpreter's tests that `make test` runs; `make gates` runs all of them.
+INTERPRETED := interpreter_traps whole_model accept kv_commit
 
 .PHONY: help demo test gates clean venv
 .DELETE_ON_ERROR:
@@ -10,7 +12,7 @@ INSTALLED := .venv/installed
 help:
 	@echo "make demo    a real model, plain and with speculation: same text, which was faster"
 	@echo "make test    lint, types and the fast tests (under 10 minutes on 2 cores)"
-	@echo "make gates   the slow tests, with the real model"
+	@echo "make gates   the slow tests: the real model, every cuda kernel compiled and interpreted"
 	@echo "make clean   remove .venv and what tools left behind"
 	@echo "PYTHON=python3.12 picks the interpreter of .venv"
 
@@ -25,8 +27,10 @@ test: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+	TRITON_INTERPRET=1 $(BIN)/pytest $(INTERPRETED:%=tests/interpret/test_%.py)
 
 gates: $(INSTALLED)
+	TRITON_INTERPRET=1 $(BIN)/pytest tests/interpret
 	$(BIN)/pytest -m "slow and not gpu"
 
 clean:
