@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.kernel_case import chains, random_trees
 from support.layer_attention import Attention, hold, make_layer, reference, root_alone
 
+from tspec.core.errors import ContractError
 from tspec.kernels.cuda.attention_launch import AttentionTuned
 
 TUNED = AttentionTuned()
@@ -133,3 +134,13 @@ def test_a_node_of_a_tree_whose_path_comes_first_has_the_bits_of_plain_decoding(
     for node in range(4):
         plain = root_alone(layer, caches, 0, node)
         assert torch.equal(Attention(plain, TUNED).run(plain)[0][0, 0], out[0, node]), f"node {node}"
+
+
+def test_operands_and_scratch_that_do_not_fit_are_refused():
+    layer = make_layer(chains((2,)), (300,))
+    static = Attention(layer, TUNED)
+    with pytest.raises(ContractError, match="depth of rope_attention: got contiguous"):
+        static.run(replace(layer, depth=layer.depth.long()))
+    static.scratch = static.scratch._replace(partials=torch.zeros(3))
+    with pytest.raises(ContractError, match="partials of rope_attention: got 12 bytes"):
+        static.run(layer)

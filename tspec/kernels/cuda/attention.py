@@ -19,10 +19,10 @@ Writes    every row tile of a KV head writes the nodes' keys and values, the sam
 Scratch   static (AttentionShape.scratch_bytes); counters are 0 before the first launch and after each. Of the
           programs that share rows the last to arrive joins their partial sums, first chunk first
 Padding   rows past num_nodes write nothing to the caches and zeros to out
-Rows      independent. Tiles and chunks are cut at absolute slots, masked slots add exactly nothing, and the order of
-          summation is the same in the loops with and without masks. So a node whose ancestors lie in the slots
-          before it, as all of a chain do, has the bits of plain decoding. In other nodes of a tree other slots lie
-          between, and keys are added in another order
+Rows      independent, where all values are finite: tiles and chunks are cut at absolute slots, masked slots add
+          exactly nothing, and the order of summation is the same in the loops with and without masks. So a node whose
+          path is the nodes 0, 1, ... up to itself, as in every chain, has the bits of plain decoding. On the path of
+          another node other nodes' slots lie between, and its keys are added in other places of a tile
 Tuning    key (A, G, D, cache dtype): chunk_tiles and the split of slots over warps fix the order of summation
 Errors    ContractError from the launcher for any line above; the kernel itself checks nothing
 Oracle    tspec/kernels/reference/attention.py::rope_attention
@@ -192,10 +192,11 @@ def _check(
     }
     check_tensors("rope_attention", {name: (tensors[name], *need) for name, need in needs.items()})
     for name, tensor, need in zip(scratch._fields, scratch, shape.scratch_bytes(tuned), strict=True):
-        if 4 * tensor.numel() < need:
+        has_bytes = 0 if tensor is None else tensor.nbytes
+        if has_bytes < need:
             raise ContractError(
                 f"{name} of rope_attention",
-                got=f"{4 * tensor.numel()} bytes",
+                got=f"{has_bytes} bytes",
                 need=f"{need} bytes",
                 fix="Size the scratch with AttentionShape.scratch_bytes.",
             )

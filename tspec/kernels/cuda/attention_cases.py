@@ -29,6 +29,12 @@ MAX_BLOCKS = 2048
 TALL = {"sm_90": (64, 128), "sm_100": (64, 128)}
 """Head dims for which row tiles of 64 fit, with 8 warps: for tuning, not a default."""
 
+COMMIT = """
+    k_ptr:*bf16 v_ptr:*bf16 path_ptr:*i32 num_out_ptr:*i32 prefix_len_ptr:*i32 block_table_ptr:*i32
+    layer_stride:i64 bucket_nodes:i32 max_blocks:i32"""
+EMBED = "out_ptr:*bf16 tokens_ptr:*i32 weight_ptr:*bf16 num_nodes_ptr:*i32 bucket_nodes:i32"
+LAST_ROW = "out_ptr:*bf16 x_ptr:*bf16 num_nodes_ptr:*i32 bucket_nodes:i32"
+
 REPRESENTATIVE = ("rope_attention-bf16-128-g4-r32-norms", "kv_commit-bf16-128")
 
 
@@ -96,19 +102,14 @@ def attention_case(
 def _small_cases(arch: str) -> Iterator[AotCase]:
     use_pdl = arch in PDL_ARCHITECTURES
     options = {"num_warps": 4, "enable_fp_fusion": False, **({"launch_pdl": True} if use_pdl else {})}
-    numbers = ("path_ptr", "num_out_ptr", "prefix_len_ptr", "block_table_ptr")
-    for head_dim in (64, 80, 128, 256):
-        name = f"kv_commit-bf16-{head_dim}"
-        arguments = {"k_ptr": "*bf16", "v_ptr": "*bf16"} | dict.fromkeys(numbers, "*i32")
-        arguments |= {"layer_stride": "i64", "bucket_nodes": "i32", "max_blocks": "i32"}
-        constants = kv_commit.constexprs(8, head_dim, use_pdl)
-        yield AotCase(
-            name, arch, kv_commit._kv_commit, arguments, constants, options, False, name in REPRESENTATIVE
-        )
+    cases = [
+        (f"kv_commit-bf16-{dim}", kv_commit._kv_commit, COMMIT, kv_commit.constexprs(8, dim, use_pdl))
+        for dim in (64, 80, 128, 256)
+    ]
     for cols in (576, 4096):
-        tensors = {"out_ptr": "*bf16", "tokens_ptr": "*i32", "weight_ptr": "*bf16", "num_nodes_ptr": "*i32"}
         constants = rows.constexprs(cols, use_pdl)
-        arguments = tensors | {"bucket_nodes": "i32"}
-        yield AotCase(f"embed-bf16-{cols}", arch, rows._embed, arguments, constants, options, False)
-        tensors = {"out_ptr": "*bf16", "x_ptr": "*bf16", "num_nodes_ptr": "*i32", "bucket_nodes": "i32"}
-        yield AotCase(f"last_row-bf16-{cols}", arch, rows._last_row, tensors, constants, options, False)
+        cases.append((f"embed-bf16-{cols}", rows._embed, EMBED, constants))
+        cases.append((f"last_row-bf16-{cols}", rows._last_row, LAST_ROW, constants))
+    for name, kernel, types, constants in cases:
+        arguments: dict[str, str | int | None] = dict(each.split(":") for each in types.split())
+        yield AotCase(name, arch, kernel, arguments, constants, options, False, name in REPRESENTATIVE)
