@@ -111,5 +111,6 @@ def _small_cases(arch: str) -> Iterator[AotCase]:
         cases.append((f"embed-bf16-{cols}", rows._embed, EMBED, constants))
         cases.append((f"last_row-bf16-{cols}", rows._last_row, LAST_ROW, constants))
     for name, kernel, types, constants in cases:
-        arguments: dict[str, str | int | None] = dict(each.split(":") for each in types.split())
+        pairs = (each.split(":") for each in types.split())
+        arguments: dict[str, str | int | None] = {argument: kind for argument, kind in pairs}
         yield AotCase(name, arch, kernel, arguments, constants, options, False, name in REPRESENTATIVE)
