@@ -53,34 +53,34 @@ ARGMAX = tl.constexpr(int(Epilogue.ARGMAX))
 
 
 @triton.jit
+def write_best(best_ptr, token_ptr, acc, row, live, n, N):
+    """Write the best value and the lowest token of it, of this block and each row; NaN counts as -inf.
+
+    Every block has an output inside, so that a token of -inf is a token of the vocabulary, too.
+    """
+    inside = (n < N)[:, None]
+    acc = tl.where(inside & (acc == acc), acc, float("-inf"))
+    best = tl.max(acc, axis=0)
+    token = tl.where(inside & (acc == best[None, :]), n.to(tl.int32)[:, None], 2147483647)
+    place = row * tl.num_programs(1) + tl.program_id(1)
+    tl.store(best_ptr + place, best, mask=live)
+    tl.store(token_ptr + place, tl.min(token, axis=0), mask=live)
+
+
+@triton.jit
 def write_outputs(
-    out_ptr, token_ptr, bias_ptr, residual_ptr, acc, paired, row, live, n, N,
-    EPILOGUE: tl.constexpr,
+    out_ptr, residual_ptr, acc, row, live, n, N,
+    EPILOGUE: tl.constexpr, M_TILE: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Bias, epilogue and store of acc, paired: float32 [BLOCK_N, M_TILE]; row, n: int64, `live`: [M_TILE]."""
-    inside = n < N
-    if bias_ptr is not None:
-        acc += tl.load(bias_ptr + n, mask=inside, other=0.0)[:, None]
-        if EPILOGUE == SILU_MUL:
-            paired += tl.load(bias_ptr + N + n, mask=inside, other=0.0)[:, None]
-    if EPILOGUE == ARGMAX:
-        # NaN counts as -inf; every block has an output inside, so a token of -inf is a token of the vocabulary.
-        acc = tl.where(acc == acc, acc, float("-inf"))
-        acc = tl.where(inside[:, None], acc, float("-inf"))
-        best = tl.max(acc, axis=0)
-        is_best = (acc == best[None, :]) & inside[:, None]
-        token = tl.min(tl.where(is_best, n.to(tl.int32)[:, None], 2147483647), axis=0)
-        place = row * tl.num_programs(1) + tl.program_id(1)
-        tl.store(out_ptr + place, best, mask=live)
-        tl.store(token_ptr + place, token, mask=live)
-    else:
-        place = row[None, :] * N + n[:, None]
-        mask = live[None, :] & inside[:, None]
-        if EPILOGUE == SILU_MUL:
-            acc = acc / (1.0 + tl.exp(-acc)) * paired
-        if EPILOGUE == ADD:
-            acc += tl.load(residual_ptr + place, mask=mask, other=0.0).to(tl.float32)
-        tl.store(out_ptr + place, acc.to(out_ptr.dtype.element_ty), mask=mask)
+    """Epilogue and store of acc: float32 [BLOCK_N, M_TILE], or gate over up; row, n: int64; `live`: [M_TILE]."""
+    if EPILOGUE == SILU_MUL:
+        gate, up = tl.split(tl.permute(tl.reshape(acc, (2, BLOCK_N, M_TILE)), (1, 2, 0)))
+        acc = gate / (1.0 + tl.exp(-gate)) * up
+    place = row[None, :] * N + n[:, None]
+    mask = live[None, :] & (n < N)[:, None]
+    if EPILOGUE == ADD:
+        acc += tl.load(residual_ptr + place, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out_ptr + place, acc.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -91,40 +91,43 @@ def _linear(
     SPLIT_K: tl.constexpr, EVEN_K: tl.constexpr, POLICY: tl.constexpr,
     USE_PDL: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    PAIRED: tl.constexpr = EPILOGUE == SILU_MUL
     HAS_NORM: tl.constexpr = norm_ptr is not None
+    WIDTH: tl.constexpr = BLOCK_N * (
+        2 if EPILOGUE == SILU_MUL else 1
+    )  # gate rows, then the up rows of the same n
     row = tl.program_id(0).to(tl.int64) * M_TILE + tl.arange(0, M_TILE)
-    n = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     live = row < rows
-    output = tl.minimum(n, N - 1)  # columns past the last repeat it: their sums are masked at the end
+    n = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    column = tl.arange(0, WIDTH)
+    output = tl.program_id(1).to(tl.int64) * BLOCK_N + column % BLOCK_N
+    # Outputs past the last repeat it: their sums are masked at the end.
+    output = tl.minimum(output, N - 1) + (column // BLOCK_N) * N
     columns = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLIT_K) * BLOCK_K  # of one split
     start = tl.program_id(2) * columns
     if USE_PDL:
-        start_early(weight_ptr, output, N, start, K, PAIRED, AHEAD)
-    acc, paired, squares = multiply(
-        x_ptr, norm_ptr, weight_ptr, row, rows, output, N, start, tl.minimum(start + columns, K), K,
-        PAIRED, M_TILE, BLOCK_N, BLOCK_K, EVEN_K, POLICY,
+        start_early(weight_ptr, output, start, K, AHEAD)
+    acc, squares = multiply(
+        x_ptr, norm_ptr, weight_ptr, row, rows, output, start, tl.minimum(start + columns, K), K,
+        M_TILE, WIDTH, BLOCK_K, EVEN_K, POLICY,
     )  # fmt: skip
     is_last = True
     if SPLIT_K > 1:
-        SLOT: tl.constexpr = ((2 if PAIRED else 1) * BLOCK_N + (1 if HAS_NORM else 0)) * M_TILE
+        SLOT: tl.constexpr = (WIDTH + (1 if HAS_NORM else 0)) * M_TILE
         tile = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
         first_ptr = partials_ptr + tile * SPLIT_K * SLOT
-        slot_ptr = first_ptr + tl.program_id(2) * SLOT
-        store_partial(slot_ptr, acc, paired, squares, live, PAIRED, HAS_NORM, M_TILE, BLOCK_N)
+        store_partial(first_ptr + tl.program_id(2) * SLOT, acc, squares, live, HAS_NORM, M_TILE, WIDTH)
         is_last = is_last_to_arrive(counters_ptr + tile, SPLIT_K)
         if is_last:
-            acc, paired, squares = sum_partials(
-                first_ptr, live, SPLIT_K, SLOT, PAIRED, HAS_NORM, M_TILE, BLOCK_N
-            )
+            acc, squares = sum_partials(first_ptr, live, SPLIT_K, SLOT, HAS_NORM, M_TILE, WIDTH)
     if is_last:
         if HAS_NORM:
-            scale = tl.rsqrt(squares / K + eps)[None, :]
-            acc *= scale
-            paired *= scale
-        write_outputs(
-            out_ptr, token_ptr, bias_ptr, residual_ptr, acc, paired, row, live, n, N, EPILOGUE,
-        )  # fmt: skip
+            acc *= tl.rsqrt(squares / K + eps)[None, :]
+        if bias_ptr is not None:
+            acc += tl.load(bias_ptr + output)[:, None]
+        if EPILOGUE == ARGMAX:
+            write_best(out_ptr, token_ptr, acc, row, live, n, N)
+        else:
+            write_outputs(out_ptr, residual_ptr, acc, row, live, n, N, EPILOGUE, M_TILE, BLOCK_N)
 
 
 def launch_linear(

@@ -30,15 +30,13 @@ def prefetch_weights(weight_ptr, output, k_start, K, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def start_early(weight_ptr, output, pair_offset, k_start, K, PAIRED: tl.constexpr, COLUMNS: tl.constexpr):
+def start_early(weight_ptr, output, k_start, K, COLUMNS: tl.constexpr):
     """Let the next launch start, prefetch this program's first weights, then wait for the launch before.
 
     Weights never change, so they may be fetched before the wait; everything else is read after it.
     """
     tl.extra.cuda.gdc_launch_dependents()
     prefetch_weights(weight_ptr, output, k_start, K, COLUMNS)
-    if PAIRED:
-        prefetch_weights(weight_ptr, output + pair_offset, k_start, K, COLUMNS)
     tl.extra.cuda.gdc_wait()
 
 
@@ -62,26 +60,22 @@ def load_rows(x_ptr, row, rows, k, K, EVEN_K: tl.constexpr):
 
 @triton.jit
 def multiply(
-    x_ptr, norm_ptr, weight_ptr, row, rows, output, pair_offset, start, end, K,
-    PAIRED: tl.constexpr, M_TILE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    EVEN_K: tl.constexpr, POLICY: tl.constexpr,
+    x_ptr, norm_ptr, weight_ptr, row, rows, output, start, end, K,
+    M_TILE: tl.constexpr, WIDTH: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, POLICY: tl.constexpr,
 ):  # fmt: skip
     """Sum weight[output, k] * x[row, k] (* norm[k]) over k in [start, end).
 
-    Returns (acc, paired, squares): acc float32 [BLOCK_N, M_TILE]; paired the same for the weight row
-    `output + pair_offset` where PAIRED; squares float32 [M_TILE], the sum of x[row, k]**2 where norm_ptr is given.
+    Returns (acc, squares): acc float32 [WIDTH, M_TILE]; squares float32 [M_TILE], the sum of x[row, k]**2 where
+    norm_ptr is given. `output`: [WIDTH] int64.
     Rows     independent: k ascends in blocks of BLOCK_K. The squares of a row are summed over runs of VECTOR
              neighbours, then block by block, then over the runs: a thread holds one run of one row, whatever M_TILE
     """
     VECTOR: tl.constexpr = 128 // x_ptr.dtype.element_ty.primitive_bitwidth
-    acc = tl.zeros((BLOCK_N, M_TILE), dtype=tl.float32)
-    paired = tl.zeros((BLOCK_N, M_TILE), dtype=tl.float32)
+    acc = tl.zeros((WIDTH, M_TILE), dtype=tl.float32)
     runs = tl.zeros((M_TILE, BLOCK_K // VECTOR), dtype=tl.float32)
     for k_start in range(start, end, BLOCK_K):
         k = k_start + tl.arange(0, BLOCK_K)
         w = load_weights(weight_ptr, output, k, K, EVEN_K, POLICY)
-        if PAIRED:
-            w_pair = load_weights(weight_ptr, output + pair_offset, k, K, EVEN_K, POLICY)
         x = load_rows(x_ptr, row, rows, k, K, EVEN_K)
         if norm_ptr is not None:
             wide = x.to(tl.float32)
@@ -89,52 +83,40 @@ def multiply(
             norm = tl.load(norm_ptr + k, mask=k < K, other=0.0)
             x = (wide * norm[None, :]).to(x.dtype)
         acc = dot(w, tl.trans(x), acc)
-        if PAIRED:
-            paired = dot(w_pair, tl.trans(x), paired)
-    return acc, paired, tl.sum(runs, axis=1)
+    return acc, tl.sum(runs, axis=1)
 
 
 @triton.jit
 def store_partial(
-    slot_ptr, acc, paired, squares, live,
-    PAIRED: tl.constexpr, HAS_NORM: tl.constexpr, M_TILE: tl.constexpr, BLOCK_N: tl.constexpr,
+    slot_ptr, acc, squares, live, HAS_NORM: tl.constexpr, M_TILE: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
-    """Write one split's sums to its slot: acc, paired, squares, each row by row. `live`: [M_TILE]."""
-    local, column = tl.arange(0, M_TILE), tl.arange(0, BLOCK_N)
-    place = slot_ptr + local[None, :] * BLOCK_N + column[:, None]
-    tl.store(place, acc, mask=live[None, :])
-    parts: tl.constexpr = 2 if PAIRED else 1
-    if PAIRED:
-        tl.store(place + M_TILE * BLOCK_N, paired, mask=live[None, :])
+    """Write one split's sums to its slot: acc row by row, then squares. `live`: [M_TILE]."""
+    local, column = tl.arange(0, M_TILE), tl.arange(0, WIDTH)
+    tl.store(slot_ptr + local[None, :] * WIDTH + column[:, None], acc, mask=live[None, :])
     if HAS_NORM:
-        tl.store(slot_ptr + parts * M_TILE * BLOCK_N + local, squares, mask=live)
+        tl.store(slot_ptr + M_TILE * WIDTH + local, squares, mask=live)
 
 
 @triton.jit
 def sum_partials(
     first_ptr, live, SPLIT_K: tl.constexpr, SLOT: tl.constexpr,
-    PAIRED: tl.constexpr, HAS_NORM: tl.constexpr, M_TILE: tl.constexpr, BLOCK_N: tl.constexpr,
+    HAS_NORM: tl.constexpr, M_TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Add up the slots of all splits, split 0 first: whoever calls, and whenever, gets the same bits.
 
     Loads skip L1, which may hold what was there before the other programs wrote.
     """
-    local, column = tl.arange(0, M_TILE), tl.arange(0, BLOCK_N)
-    acc = tl.zeros((BLOCK_N, M_TILE), dtype=tl.float32)
-    paired = tl.zeros((BLOCK_N, M_TILE), dtype=tl.float32)
+    local, column = tl.arange(0, M_TILE), tl.arange(0, WIDTH)
+    acc = tl.zeros((WIDTH, M_TILE), dtype=tl.float32)
     squares = tl.zeros((M_TILE,), dtype=tl.float32)
-    parts: tl.constexpr = 2 if PAIRED else 1
     for split in tl.static_range(SPLIT_K):
-        slot = first_ptr + split * SLOT
-        place = slot + local[None, :] * BLOCK_N + column[:, None]
+        slot_ptr = first_ptr + split * SLOT
+        place = slot_ptr + local[None, :] * WIDTH + column[:, None]
         acc += tl.load(place, mask=live[None, :], other=0.0, cache_modifier=".cg")
-        if PAIRED:
-            paired += tl.load(place + M_TILE * BLOCK_N, mask=live[None, :], other=0.0, cache_modifier=".cg")
         if HAS_NORM:
-            squares += tl.load(
-                slot + parts * M_TILE * BLOCK_N + local, mask=live, other=0.0, cache_modifier=".cg"
-            )
-    return acc, paired, squares
+            place_of_squares = slot_ptr + M_TILE * WIDTH + local
+            squares += tl.load(place_of_squares, mask=live, other=0.0, cache_modifier=".cg")
+    return acc, squares
 
 
 @triton.jit
