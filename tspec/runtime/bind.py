@@ -128,7 +128,7 @@ class _Binder:
             sizes["n"] = weight.shape[0] // (2 if weight.use == "gate_up" else 1)
             sizes["is_packed"] = int(self.weights.is_packed(weight.name))
         if weight is not None and launch.kind != "embed":
-            stride = linear.scratch_bytes(self.rows, weight.shape[1])
+            stride = linear.scratch_bytes(self.rows, weight.shape[1], launch.kind.startswith("norm_"))
             sizes["scratch"], sizes["scratch_stride"] = self._scratch(f"linear.{stride}", stride)
             sizes["best"] = self._scratch("best", self.rows * 8)[0]
         elif launch.kind == "last_row":

@@ -70,10 +70,10 @@ def panel_bytes(storage, k):
     return k * PANEL * (4 if storage == simd.F32 else 2)
 
 
-def scratch_bytes(rows: int, k: int) -> int:
+def scratch_bytes(rows: int, k: int, has_norm: bool) -> int:
     """Bytes of scratch that one thread needs for a product of `rows` rows."""
     tall = -(-rows // TALLEST) * TALLEST
-    return (rows * k + 2 * tall * PANEL + LANES) * 4
+    return ((rows * k if has_norm else 0) + 2 * tall * PANEL + LANES) * 4
 
 
 @native()
@@ -96,12 +96,12 @@ def normed_rows(norm, eps, x, k, rows, scratch):
 def linear(counter, num_threads, storage, rows, x, k, norm, eps, weight, bias, residual, out, n, scratch):
     """See the module. `norm`, `bias`, `residual` are 0 for none.
 
-    scratch  of this thread, float32: [rows, K] for normalised rows, then [2, whole_blocks(rows), PANEL] for sums
+    scratch  of this thread, float32: with a norm [rows, K] for normalised rows; then [2, whole_blocks(rows), PANEL] for sums
     """
     num_panels = (n + PANEL - 1) // PANEL
     claim = panels_a_claim(num_panels, num_threads)
     stride = panel_bytes(storage, k)
-    sums = scratch + rows * k * 4
+    sums = scratch if norm == 0 else scratch + rows * k * 4
     first = atomic_add(counter, claim)
     if first < num_panels:
         x = normed_rows(norm, eps, x, k, rows, scratch)
@@ -137,7 +137,7 @@ def linear_silu_mul(counter, num_threads, storage, rows, x, k, norm, eps, weight
     num_panels = (n + PANEL - 1) // PANEL
     claim = panels_a_claim(num_panels, num_threads)
     stride = panel_bytes(storage, k)
-    gate = scratch + rows * k * 4
+    gate = scratch if norm == 0 else scratch + rows * k * 4
     up = gate + whole_blocks(rows) * PANEL * 4
     first = atomic_add(counter, claim)
     if first < num_panels:
@@ -199,7 +199,7 @@ def head_argmax(
     num_panels = (n + PANEL - 1) // PANEL
     claim = panels_a_claim(num_panels, num_threads)
     stride = panel_bytes(storage, k)
-    sums = scratch + rows * k * 4
+    sums = scratch if norm == 0 else scratch + rows * k * 4
     mine = best + thread * rows * 8
     for row in range(rows):
         store_f32(mine + row * 8, LOWEST)
