@@ -96,7 +96,7 @@ def normed_rows(norm, eps, x, k, rows, scratch):
 def linear(counter, num_threads, storage, rows, x, k, norm, eps, weight, bias, residual, out, n, scratch):
     """See the module. `norm`, `bias`, `residual` are 0 for none.
 
-    scratch  of this thread, float32: with a norm [rows, K] for normalised rows; then [2, whole_blocks(rows), PANEL] for sums
+    scratch  of this thread, float32: with a norm [rows, K] for normalised rows; then [2, whole_blocks(rows), PANEL]
     """
     num_panels = (n + PANEL - 1) // PANEL
     claim = panels_a_claim(num_panels, num_threads)
