@@ -5,6 +5,7 @@ import re
 
 from tspec.checkpoint.hf_config import read_config
 from tspec.cli import options
+from tspec.core.dtypes import DType
 from tspec.core.errors import ConfigError
 from tspec.core.rope import context_limit
 from tspec.core.tree import MAX_NODES
@@ -39,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
     bucket = parse_bucket(args.bucket)
     config = read_config(args.checkpoint)
     _check_context(args.context, context_limit(config))
-    graph = build_graph(config, head=args.head)
+    activations = DType.FLOAT32 if args.device == "cpu" else config.dtype
+    graph = build_graph(config, head=args.head, activations=activations)
     if args.stage == "graph":
         print(show(graph))
         return 0
