@@ -11,6 +11,7 @@ of the assembly says it all. Runs nothing.
 import re
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ class AotCase:
     name: str
     arch: str
     kernel: Any
-    arguments: dict[str, str | int | None]
+    arguments: Mapping[str, str | int | None]
     constexprs: dict[str, Any]
     options: dict[str, Any]
     has_dot: bool
