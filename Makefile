@@ -6,13 +6,14 @@ INSTALLED := .venv/installed
 # The part of the interpreter's tests that `make test` runs; `make gates` runs all of them.
 INTERPRETED := interpreter_traps whole_model accept kv_commit
 
-.PHONY: help demo test gates clean venv
+.PHONY: help demo test gates gpu-check clean venv
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    a real model, plain and with speculation: same text, which was faster"
 	@echo "make test    lint, types and the fast tests (under 10 minutes on 2 cores)"
 	@echo "make gates   the slow tests: the real model, every cuda kernel compiled and interpreted"
+	@echo "make gpu-check  kernels, captures and their speed on a CUDA machine: no install, no network, 8 minutes"
 	@echo "make clean   remove .venv and what tools left behind"
 	@echo "PYTHON=python3.12 picks the interpreter of .venv"
 
@@ -32,6 +33,9 @@ test: $(INSTALLED)
 gates: $(INSTALLED)
 	TRITON_INTERPRET=1 $(BIN)/pytest tests/interpret
 	$(BIN)/pytest -m "slow and not gpu"
+
+gpu-check:
+	PYTHONPATH=. $(PYTHON) -m benchmarks.gpu_check --json gpu-check.json
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

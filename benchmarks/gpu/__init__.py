@@ -1,0 +1,1 @@
+"""Parts of the check of a CUDA machine; `benchmarks/gpu_check.py` runs them."""

@@ -1,0 +1,116 @@
+"""A captured bucket gives the bits of its launches run one by one, replay after replay, and takes no more memory.
+
+Run: pytest tests/gpu/test_capture.py -m gpu
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.gpu.models import random_chains, random_tree
+from tspec.core.tree import MAX_NODES, CandidateTrees
+from tspec.graph.plan import Bucket
+from tspec.runtime.inputs import fill_inputs
+
+pytestmark = pytest.mark.gpu
+
+NODES = (1, 2, 4, 8, 16, 32, MAX_NODES)
+BUCKETS = [("all", Bucket(rows, nodes)) for rows in (1, 2, 4) for nodes in NODES]
+BUCKETS += [(kind, Bucket(rows, MAX_NODES)) for kind in ("last", "none") for rows in (1, 4)]
+SMALL = [("all", Bucket(1, 1)), ("all", Bucket(2, 4))]
+NUM_REPLAYS = 200
+
+
+def ragged(config, bucket, seed):
+    """Random trees of 1 to `bucket.nodes` nodes, and a prefix each."""
+    generator = np.random.default_rng(seed)
+    counts = generator.integers(1, bucket.nodes + 1, bucket.rows)
+    trees = random_chains(config, bucket.rows, bucket.nodes, seed)
+    for row, count in enumerate(counts):
+        tree = random_tree(config, int(count), seed + row)
+        trees.tokens[row, :count], trees.parents[row, :count] = tree.tokens[0], tree.parents[0]
+    prefixes = generator.integers(0, 500, bucket.rows).tolist()
+    return CandidateTrees(trees.tokens, trees.parents, counts.astype(np.int32)), prefixes
+
+
+class Passes:
+    """Both ways to run a pass, each from the same KV memory."""
+
+    def __init__(self, model):
+        self.model = model
+        self.caches = model.model.k_cache, model.model.v_cache
+        self.before = [cache.clone() for cache in self.caches]
+
+    def replayed(self, kind, bucket, inputs):
+        self._restore()
+        outputs = self.model.executor.run(kind, bucket, inputs)
+        return {name: array.copy() for name, array in outputs.items()}, [each.clone() for each in self.caches]
+
+    def one_by_one(self, kind, bucket, inputs):
+        self._restore()
+        bound = self.model.executor.bind(kind, bucket)
+        fill_inputs(bound.inputs.arrays, bucket, inputs)
+        bound.inputs.to_device()
+        bound.launch()
+        bound.outputs.to_host()
+        if self.model.device.type == "cuda":
+            torch.cuda.synchronize()
+        outputs = {name: array.copy() for name, array in bound.outputs.arrays.items()}
+        return outputs, [each.clone() for each in self.caches]
+
+    def _restore(self):
+        for cache, before in zip(self.caches, self.before, strict=True):
+            cache.copy_(before)
+
+
+def assert_same(found, expected):
+    for name, array in expected[0].items():
+        assert np.array_equal(found[0][name], array), name
+    for cache, want in zip(found[1], expected[1], strict=True):
+        assert torch.equal(cache.view(torch.int16), want.view(torch.int16))
+
+
+@pytest.mark.parametrize(("kind", "bucket"), BUCKETS, ids=str)
+def test_a_replay_gives_the_bits_of_launches_one_by_one(medium, is_small, kind, bucket):
+    if is_small and (kind, bucket) not in SMALL:
+        pytest.skip("more than the interpreter runs in a blink")
+    medium.executor.capture([(kind, bucket)])
+    passes = Passes(medium)
+    cases = [medium.inputs(*ragged(medium.config, bucket, seed)) for seed in (0, 1)]
+    expected = [passes.one_by_one(kind, bucket, inputs) for inputs in cases]
+    for number in (0, 1, 0):
+        assert_same(passes.replayed(kind, bucket, cases[number]), expected[number])
+
+
+def test_a_bucket_of_which_rows_are_unused_leaves_their_outputs_and_kv_alone(medium):
+    bucket = Bucket(4, 4)
+    passes = Passes(medium)
+    inputs = medium.inputs(random_chains(medium.config, 2, 4), [70, 200])
+    outputs, caches = passes.replayed("all", bucket, inputs)
+    unused = torch.from_numpy(medium.tables[2:].reshape(-1)).long().to(medium.device)
+    for cache, before in zip(caches, passes.before, strict=True):
+        assert torch.equal(cache[:, unused], before[:, unused])
+    assert (outputs["num_out"][:2] >= 1).all()
+
+
+def test_two_hundred_replays_give_the_same_bits_and_take_no_memory(medium, is_small):
+    bucket = Bucket(2, 2) if is_small else Bucket(4, 16)
+    passes = Passes(medium)
+    inputs = medium.inputs(*ragged(medium.config, bucket, 5))
+    first = passes.replayed("all", bucket, inputs)
+    held = _held_bytes(medium.device)
+    for _ in range(2 if is_small else NUM_REPLAYS):
+        passes._restore()
+        outputs = medium.executor.run("all", bucket, inputs)
+        for name, array in first[0].items():
+            assert np.array_equal(outputs[name], array), name
+    assert _held_bytes(medium.device) == held
+    bound = medium.executor.bind("all", bucket)
+    assert not bound.scratch.counters.any(), "a counter was left set"
+
+
+def _held_bytes(device):
+    """Bytes that tensors of this process hold, and bytes that it keeps of the device."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)

@@ -1,0 +1,79 @@
+"""Greedy decoding with n-gram speculation gives the tokens of plain decoding, for tiny models and a larger one.
+
+Run: pytest tests/gpu/test_lossless.py -m gpu
+"""
+
+import numpy as np
+import pytest
+
+from tspec.core.params import SamplingParams, SpeculativeConfig
+from tspec.core.tree import MAX_NODES
+from tspec.proposers.ngram import NgramProposer
+from tspec.runtime.loop import Engine
+
+pytestmark = pytest.mark.gpu
+
+TINY = {
+    "llama": {},
+    "tied in float16": {"dtype": "float16", "num_layers": 2},
+    "qwen2": {"architecture": "qwen2", "has_qkv_bias": True, "tie_word_embeddings": False},
+    "qwen3": {"architecture": "qwen3", "has_qk_norm": True, "num_heads": 4, "num_kv_heads": 2},
+    "mistral": {"architecture": "mistral", "sliding_windows": (9,)},
+}
+
+
+def make_engine(model, num_candidates):
+    proposer = NgramProposer(SpeculativeConfig(num_speculative_tokens=num_candidates))
+    proposer.warm_up()
+    return Engine(
+        model.config,
+        model.executor,
+        proposer,
+        max_model_len=model.max_model_len,
+        max_num_seqs=len(model.tables),
+        max_candidates=num_candidates,
+        node_budget=MAX_NODES,
+    )
+
+
+def decode(model, prompts, max_tokens, speculative, num_candidates=7):
+    engine = make_engine(model, num_candidates)
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, speculative=speculative)
+    sequences = [engine.add(prompt, params) for prompt in prompts]
+    while engine.has_work:
+        engine.step()
+    return sequences
+
+
+def repeating(config, count, seed):
+    """A prompt in which a run of tokens comes again and again."""
+    run = np.random.default_rng(seed).integers(0, config.vocab_size, 7).tolist()
+    return (run * count)[:count]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_tiny_model_decodes_the_same_with_n_gram(make_tiny, is_small, name):
+    from tspec.core.dtypes import DType
+
+    changes = dict(TINY[name])
+    if "dtype" in changes:
+        changes["dtype"] = DType(changes["dtype"])
+    model = make_tiny(**changes)
+    prompts = [repeating(model.config, 30, 0)]
+    count = 8 if is_small else 100
+    plain, fast = (decode(model, prompts, count, speculative)[0] for speculative in ("off", "auto"))
+    assert fast.output_ids == plain.output_ids
+    assert fast.stats.num_candidates > 0
+    model.executor.close()
+
+
+@pytest.mark.parametrize("num_candidates", [3, 15, 63])
+def test_a_medium_model_decodes_the_same_with_n_gram_alone_and_in_a_batch(medium, is_small, num_candidates):
+    if is_small and num_candidates != 3:
+        pytest.skip("more than the interpreter runs in a blink")
+    lengths = (20, 9) if is_small else (20, 9, 130, 300)
+    prompts = [repeating(medium.config, length, length) for length in lengths]
+    count = 4 if is_small else 200
+    alone = [decode(medium, [prompt], count, "off")[0].output_ids for prompt in prompts]
+    together = decode(medium, prompts, count, "auto", num_candidates)
+    assert [sequence.output_ids for sequence in together] == alone
