@@ -27,7 +27,7 @@ stand_in()
 from tspec.runtime.cuda_bind import DeviceModel, DevicePlan, kv_tensors, load_device_weights  # noqa: E402
 from tspec.runtime.cuda_executor import CudaExecutor  # noqa: E402
 from tspec.runtime.inputs import PassInputs  # noqa: E402
-from tspec.runtime.weights import TORCH_DTYPES  # noqa: E402
+from tspec.runtime.torch_dtypes import TORCH_DTYPES  # noqa: E402
 
 LLAMA_8B = ModelConfig(
     architecture="llama",

@@ -24,7 +24,8 @@ from tspec.kernels.reference import REFERENCES
 from tspec.runtime.bind import bind_plan
 from tspec.runtime.kv_memory import allocate_states
 from tspec.runtime.threads import ThreadPool
-from tspec.runtime.weights import TORCH_DTYPES, pack_weights
+from tspec.runtime.torch_dtypes import TORCH_DTYPES
+from tspec.runtime.weights import pack_weights
 
 Tensors = Mapping[str, torch.Tensor]
 Arrays = Mapping[str, np.ndarray]

@@ -5,6 +5,8 @@ with room for another version of the compiler: 255 are all that a thread can hav
 four of 4 share a multiprocessor.
 """
 
+from tspec.kernels.cuda.resources import ALIGNMENT, AotCase
+
 MAX_REGISTERS = {
     "linear": 144,
     "linear_add": 144,
@@ -20,6 +22,16 @@ MAX_REGISTERS = {
     "last_row": 48,
 }
 """By the first word of a case's name. A family without a line here fails."""
+
+ALL_REGISTERS = 255
+
+
+def max_registers(case: AotCase) -> int:
+    """The budget of `case`; all where K is no multiple of 16, and weights are loaded one by one."""
+    k = case.arguments.get("K")
+    is_aligned = not isinstance(k, int) or k % ALIGNMENT == 0
+    return MAX_REGISTERS[case.name.split("-")[0]] if is_aligned else ALL_REGISTERS
+
 
 TENSOR_CORE = {"sm_80": "HMMA", "sm_90": "HGMMA", "sm_100": "UTCHMMA", "gfx942": "v_mfma"}
 """How the instruction begins that products of 16-bit dtypes have to run on."""

@@ -15,7 +15,7 @@ from tspec.core.shapes import BLOCK_TOKENS
 from tspec.core.tree import CandidateTrees
 from tspec.graph.builder import TOKENS, derived, weight
 from tspec.graph.ir import Op, Role, Shape, Value
-from tspec.runtime.weights import TORCH_DTYPES
+from tspec.runtime.torch_dtypes import TORCH_DTYPES
 
 DTYPES = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 RAGGED = (5, 17, 1, 3)

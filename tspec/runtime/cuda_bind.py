@@ -19,7 +19,7 @@ from tspec.kernels.cuda.attention_launch import AttentionShape, default_attentio
 from tspec.kernels.cuda.launch import Scratch, ScratchBytes, scratch_bytes
 from tspec.kernels.cuda.tuned import Tuned, default_tuned
 from tspec.runtime.staging import Staging, make_staging
-from tspec.runtime.weights import TORCH_DTYPES
+from tspec.runtime.torch_dtypes import TORCH_DTYPES
 
 PRODUCTS: Mapping[str, Callable[..., None]] = {
     "linear": linear.linear,

@@ -11,8 +11,7 @@ import torch
 from tspec.core.errors import CaptureError, ConfigError
 from tspec.graph.plan import Bucket
 from tspec.runtime.cuda_bind import DeviceModel, DevicePlan, bind_device_plan
-from tspec.runtime.executor import PlanMaker
-from tspec.runtime.inputs import PassInputs, fill_inputs
+from tspec.runtime.inputs import PassInputs, PlanMaker, fill_inputs
 
 WARM_UP_PASSES = 2
 """Passes before a capture: the first compiles and loads kernels, which no capture survives."""

@@ -1,17 +1,15 @@
 """The CPU executor: plans bound to memory and threads, one for each kind of pass and bucket it has met."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from tspec.graph.plan import Bucket, Plan
+from tspec.graph.plan import Bucket
 from tspec.runtime.bind import BoundPlan, bind_plan
-from tspec.runtime.inputs import PassInputs, fill_inputs
+from tspec.runtime.inputs import PassInputs, PlanMaker, fill_inputs
 from tspec.runtime.kv_memory import allocate_states
 from tspec.runtime.threads import ThreadPool
 from tspec.runtime.weights import PackedWeights
-
-PlanMaker = Callable[[str, Bucket], Plan]
 
 
 class CpuExecutor:

@@ -1,13 +1,16 @@
 """What a pass runs on, and how it gets into the static inputs of a bucket. The same for every backend."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from tspec.core.tree import CandidateTrees, fill_ancestors
-from tspec.graph.plan import Bucket
+from tspec.graph.plan import Bucket, Plan
+
+PlanMaker = Callable[[str, Bucket], Plan]
+"""From a kind of pass ("all", "last", "none", "logits") and a bucket to its plan."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,17 @@ import numpy as np
 import torch
 
 from tspec.core.dtypes import DType
-from tspec.runtime.weights import TORCH_DTYPES
+from tspec.runtime.torch_dtypes import TORCH_DTYPES
 
 ALIGNMENT_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """One packed buffer on each side. `arrays` are views of the host's, `tensors` of the device's, by name."""
+    """One packed buffer on each side. `arrays` are views of the host's, `tensors` of the device's, by name.
+
+    bfloat16 has no array, since numpy has no such dtype: it is read as a tensor.
+    """
 
     host: torch.Tensor
     device: torch.Tensor
@@ -40,7 +43,8 @@ def make_staging(shapes: Mapping[str, tuple[tuple[int, ...], DType]], device: to
     on_device = torch.zeros(max(size, 1), dtype=torch.uint8, device=device)
     arrays, tensors = {}, {}
     for name, (shape, dtype) in shapes.items():
-        arrays[name] = _view(host, offsets[name], shape, dtype).numpy()
+        if dtype is not DType.BFLOAT16:
+            arrays[name] = _view(host, offsets[name], shape, dtype).numpy()
         tensors[name] = _view(on_device, offsets[name], shape, dtype)
     return Staging(host, on_device, arrays, tensors)
 

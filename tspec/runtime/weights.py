@@ -6,19 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tspec.core.dtypes import DType
 from tspec.core.errors import CheckpointError
 from tspec.graph.plan import Plan, WeightSpec
 from tspec.kernels.cpu.pack import pack_gate_up, pack_panels
 from tspec.runtime.memory import allocate
-
-TORCH_DTYPES = {
-    DType.FLOAT32: torch.float32,
-    DType.BFLOAT16: torch.bfloat16,
-    DType.FLOAT16: torch.float16,
-    DType.INT32: torch.int32,
-    DType.INT64: torch.int64,
-}
+from tspec.runtime.torch_dtypes import TORCH_DTYPES
 
 _PACKED = {"matrix": pack_panels, "gate_up": pack_gate_up}
 _FLOAT32 = ("norm", "bias", "rope_table")
