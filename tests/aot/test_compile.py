@@ -10,7 +10,7 @@ import re
 from itertools import product
 
 import pytest
-from support.kernel_budgets import MAX_REGISTERS, TENSOR_CORE
+from support.kernel_budgets import TENSOR_CORE, max_registers
 
 from tspec.core.dtypes import DType
 from tspec.kernels.cuda.cases import aot_cases
@@ -29,7 +29,7 @@ def test_a_kernel_compiles_and_fits(case):
     reading = read_case(case)
     assert reading.spilled_bytes == 0, reading.describe()
     assert reading.shared_bytes <= shared_limit(case.arch), reading.describe()
-    assert reading.registers <= MAX_REGISTERS[case.name.split("-")[0]], reading.describe()
+    assert reading.registers <= max_registers(case), reading.describe()
     if case.has_dot:
         assert reading.tensor_core.startswith(TENSOR_CORE[case.arch]), reading.describe()
 

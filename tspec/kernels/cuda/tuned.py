@@ -60,6 +60,9 @@ KERNELS = ("linear", "linear_add", "norm_linear", "norm_linear_silu_mul", "norm_
 BLOCK_N = 64
 """The tall side of every default: the 64 rows of a warp group's instruction."""
 
+ALIGNED_COLUMNS = 16
+"""Where K is no multiple of this, weights are loaded one by one through registers: short steps keep those few."""
+
 LARGE_SHARED_BYTES = 200 * 1024
 """From here on, four steps of 128 columns fit a program with 64 rows."""
 
@@ -83,6 +86,8 @@ def default_tuned(kernel: str, n: int, k: int, dtype: DType, arch: str) -> Tuned
     is_amd = card.name == "gfx942"
     if dtype is DType.FLOAT32:
         block_k, num_stages = 16, 3
+    elif k % ALIGNED_COLUMNS:
+        block_k, num_stages = 32, 3
     elif card.shared_bytes < LARGE_SHARED_BYTES:
         block_k, num_stages = 64, 2 if is_amd else 4
     elif k % 128 == 0:
