@@ -41,9 +41,9 @@ def test_the_cases_cover_every_part_and_have_names_of_their_own():
 
 
 def layouts_of_squares(ttgir: str) -> set[str]:
-    """How the squares [M_TILE, runs, VECTOR] lie in threads, the axis of rows left out."""
+    """How the squares [M_TILE, runs, 8] of 16-bit rows lie in threads, the axis of rows left out."""
     layouts = dict(re.findall(r"^(#\w+) = #ttg\.blocked<\{(.*)\}>", ttgir, re.MULTILINE))
-    used = set(re.findall(r"tensor<\d+x\d+x\d+xf32, (#\w+)>", ttgir))
+    used = set(re.findall(r"tensor<\d+x\d+x8xf32, (#\w+)>", ttgir))
     return {re.sub(r"\[\d+, (\d+, \d+)\]", r"[\1]", layouts[name].split(", order")[0]) for name in used}
 
 
