@@ -45,6 +45,7 @@ def bind_plan(
     }
     binder = _Binder(plan, weights, {**buffers, **inputs, **weights.memory, **states}, num_threads)
     launches = np.stack([binder.first(), *(binder.bind(launch) for launch in plan.launches)])
+    _look_ahead(launches)
     outputs = {name: _typed(plan, name, buffers[name]) for name in plan.outputs}
     return BoundPlan(plan, launches, inputs, outputs, arena, tuple(binder.scratch.values()))
 
@@ -52,6 +53,18 @@ def bind_plan(
 def _typed(plan: Plan, name: str, memory: np.ndarray) -> np.ndarray:
     buffer = plan.buffers[name]
     return memory.view(NUMPY_DTYPES[buffer.dtype]).reshape(buffer.shape)
+
+
+def _look_ahead(launches: np.ndarray) -> None:
+    """Tell each launch which weights come next, so that threads that wait for others can fetch them."""
+    codes = [program.OPERANDS[kind][0] for kind in ("linear", "linear_silu_mul", "head_argmax")]
+    product = program.OPERANDS["linear"][1]
+    k, storage, weight = (product.index(name) + 1 for name in ("k", "storage", "weight"))
+    start = size_bytes = 0
+    for launch in launches[::-1]:
+        launch[program.AHEAD : program.AHEAD + 2] = start, size_bytes
+        if launch[0] in codes:
+            start, size_bytes = launch[weight], linear.panel_bytes(launch[storage], launch[k])
 
 
 class _Binder:

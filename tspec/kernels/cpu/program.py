@@ -16,6 +16,7 @@ from tspec.kernels.cpu.sync import (
     PROGRAM,
     STEP,
     barrier,
+    barrier_ahead,
     load_acquire,
     store_release,
     wait_for_step,
@@ -23,6 +24,9 @@ from tspec.kernels.cpu.sync import (
 from tspec.kernels.jit import native
 
 LAUNCH_WORDS = 32
+
+AHEAD = 30
+"""The last two words of a launch: where the weights of the next product start, and the bytes of its first claim."""
 
 (
     INDEX_ROWS, EMBED, LINEAR, LINEAR_SILU_MUL, HEAD_ARGMAX, ROPE_ATTENTION, LAST_ROW, ARGMAX, ACCEPT_MATCH, KV_COMMIT,
@@ -81,6 +85,7 @@ FLOATS = ("eps", "scale")
 def bind(kind: str, operands: Mapping[str, int | float]) -> np.ndarray:
     """Return one launch, int64 [LAUNCH_WORDS]. Operands that `operands` lacks are 0: absent; others are ignored."""
     code, names = OPERANDS[kind]
+    assert len(names) < AHEAD, kind
     words = np.zeros(LAUNCH_WORDS, dtype=np.int64)
     words[0] = code
     for place, name in enumerate(names, start=1):
@@ -228,7 +233,8 @@ def run_pass(control, thread, num_threads):
             _product(control, counter, thread, num_threads, launch)
         else:
             _row_kernels(counter, launch)
-        barrier(control, num_threads)
+        ahead, size_bytes = word(launch, AHEAD), word(launch, AHEAD + 1)
+        barrier_ahead(control, num_threads, ahead + thread * size_bytes, size_bytes)
 
 
 @native()

@@ -9,7 +9,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from tspec.kernels.cpu.simd import I64, _intrinsic, call, pointer
+from tspec.kernels.cpu.simd import I8, I32, I64, _intrinsic, call, pointer
 from tspec.kernels.jit import native
 
 LINE = 64
@@ -32,6 +32,11 @@ def _pause(builder: Any) -> None:
         call(builder, "llvm.x86.sse2.pause", ir.VoidType(), [])
 
 
+def _prefetch(builder: Any, address: Any) -> None:
+    """To the second-level cache, to be read."""
+    call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer(builder, address, I8), I32(0), I32(2), I32(1)])
+
+
 atomic_add = _intrinsic(
     types.int64,
     (types.int64, types.int64),
@@ -45,6 +50,7 @@ store_release = _intrinsic(
     (types.int64, types.int64),
     lambda b, a, value: b.store_atomic(value, pointer(b, a, I64), "release", 8),
 )
+prefetch = _intrinsic(types.void, (types.int64,), lambda b, a: _prefetch(b, a))
 pause = _intrinsic(types.void, (), lambda b: _pause(b))
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
 usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
@@ -53,6 +59,12 @@ usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 @native()
 def barrier(control, num_threads):
     """Wait until all threads have come here. Writes before it are seen by all after it."""
+    barrier_ahead(control, num_threads, 0, 0)
+
+
+@native()
+def barrier_ahead(control, num_threads, ahead, size_bytes):
+    """`barrier`; while it waits, a thread brings `size_bytes` from `ahead` on into its cache, which it needs next."""
     if num_threads == 1:
         return
     phase = load_acquire(control + PHASE)
@@ -60,10 +72,13 @@ def barrier(control, num_threads):
         store_release(control + ARRIVED, 0)
         store_release(control + PHASE, phase + 1)
         return
-    spins = 0
+    spins, fetched = 0, 0
     while load_acquire(control + PHASE) == phase:
         spins += 1
-        if spins < SPINS_BEFORE_YIELD:
+        if fetched < size_bytes:
+            prefetch(ahead + fetched)
+            fetched += LINE
+        elif spins < SPINS_BEFORE_YIELD:
             pause()
         else:
             sched_yield()
