@@ -152,7 +152,6 @@ fma = _intrinsic(
     lanes, (lanes, lanes, lanes), lambda b, x, y, z: call(b, fma_name(VECTOR), VECTOR, [x, y, z])
 )
 maximum = _intrinsic(lanes, (lanes, lanes), lambda b, x, y: b.select(b.fcmp_ordered(">", x, y), x, y))
-minimum = _intrinsic(lanes, (lanes, lanes), lambda b, x, y: b.select(b.fcmp_ordered("<", x, y), x, y))
 
 
 def _fold(builder: Any, vector: Any, combine: Callable[[Any, Any], Any]) -> Any:
