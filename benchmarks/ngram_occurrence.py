@@ -19,8 +19,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tspec.core.params import OCCURRENCES, SpeculativeConfig
 from tspec.core.proposer import Committed, DraftBatch
+from tspec.core.speculative_config import OCCURRENCES, SpeculativeConfig
 from tspec.core.tree import MAX_NODES
 from tspec.proposers.ngram import NgramProposer
 

@@ -14,8 +14,8 @@ from rich.table import Table
 from benchmarks.machine import BandwidthProbe, cpu_name
 from tspec.build import BuildOptions, build_engine
 from tspec.checkpoint.demo_model import ensure_demo_model
-from tspec.core.params import SpeculativeConfig
 from tspec.core.shapes import blocks_for
+from tspec.core.speculative_config import SpeculativeConfig
 from tspec.core.tree import MAX_NODES, CandidateTrees, chain
 from tspec.runtime.buckets import smallest_bucket
 from tspec.runtime.inputs import PassInputs

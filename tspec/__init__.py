@@ -15,7 +15,8 @@ from tspec.core.errors import (
     ShapeError,
     TspecError,
 )
-from tspec.core.params import SamplingParams, SpeculativeConfig
+from tspec.core.sampling_params import SamplingParams
+from tspec.core.speculative_config import SpeculativeConfig
 
 if TYPE_CHECKING:
     from tspec.llm import LLM, Chunk, Result

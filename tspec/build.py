@@ -13,17 +13,17 @@ from tspec.checkpoint.weights import Checkpoint, account, checkpoint_dtype, open
 from tspec.core.config import ModelConfig
 from tspec.core.dtypes import WEIGHT_DTYPES, DType
 from tspec.core.errors import CapacityError, ConfigError
-from tspec.core.params import SpeculativeConfig
 from tspec.core.proposer import Proposer
 from tspec.core.rope import context_limit, rope_table
 from tspec.core.shapes import blocks_for
+from tspec.core.speculative_config import SpeculativeConfig
 from tspec.core.tree import MAX_NODES
 from tspec.graph.ir import Graph
 from tspec.graph.lower import lower
 from tspec.graph.passes import fuse
 from tspec.graph.plan import Bucket, Plan
 from tspec.kernels.cpu.host import read_host, usable_cpus
-from tspec.models import build_graph, expected_tensors
+from tspec.models import PASS_KINDS, build_graph, expected_tensors
 from tspec.proposers.ngram import NgramProposer
 from tspec.proposers.none import NoProposer
 from tspec.runtime.buckets import smallest_bucket
@@ -176,16 +176,11 @@ def load_config(folder: Path, dtype: str = "auto") -> ModelConfig:
 def plan_maker(
     config: ModelConfig, max_model_len: int, activations: DType = DType.FLOAT32
 ) -> Callable[[str, Bucket], Plan]:
-    """Return a function from a kind of pass and a bucket to its plan, with rows in dtype `activations`.
-
-    Kinds: "all", "last" and "none" are the heads of `build_graph`; "logits" is "all" with the logits put out.
-    """
+    """Return a function from a kind of pass (PASS_KINDS) and a bucket to its plan, with rows in dtype `activations`."""
 
     @cache
     def graph(kind: str) -> Graph:
-        with_logits = kind == "logits"
-        head = "all" if with_logits else kind
-        return fuse(build_graph(config, head=head, with_logits=with_logits, activations=activations))
+        return fuse(build_graph(config, activations=activations, **PASS_KINDS[kind]))
 
     def make_plan(kind: str, bucket: Bucket) -> Plan:
         return lower(graph(kind), bucket, max_model_len=max_model_len)

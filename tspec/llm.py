@@ -8,7 +8,8 @@ from typing import Any
 
 from tspec.build import BuildOptions, Progress, build_engine, load_config
 from tspec.core.errors import ConfigError
-from tspec.core.params import SamplingParams, SpeculativeConfig
+from tspec.core.sampling_params import SamplingParams
+from tspec.core.speculative_config import SpeculativeConfig
 from tspec.runtime.loop import Engine
 from tspec.runtime.sequence import FinishReason, SequenceStats
 from tspec.runtime.sequence import Sequence as RunningSequence

@@ -6,7 +6,8 @@ Run: pytest tests/gpu/test_lossless.py -m gpu
 import numpy as np
 import pytest
 
-from tspec.core.params import SamplingParams, SpeculativeConfig
+from tspec.core.sampling_params import SamplingParams
+from tspec.core.speculative_config import SpeculativeConfig
 from tspec.core.tree import MAX_NODES
 from tspec.proposers.ngram import NgramProposer
 from tspec.runtime.loop import Engine

@@ -29,6 +29,8 @@ def test_inputs_have_the_sizes_of_the_bucket():
         "num_nodes": ((2,), DType.INT32),
         "prefix_len": ((2,), DType.INT32),
         "block_table": ((2, 4), DType.INT32),  # 130 tokens and a tree of 64 nodes behind them
+        "temperature": ((2,), DType.FLOAT32),
+        "seed": ((2,), DType.INT64),
     }
 
 

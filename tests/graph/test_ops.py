@@ -143,6 +143,13 @@ def test_ops_that_mix_rows_are_not_row_wise():
         "rope_attention",
         "last_row",
         "accept_match",
+        "accept_ratio",
         "kv_commit",
+        "edit_logits",
+        "find_kept",
+        "sample",
+        "head_sample",
+        "norm_head_sample",
+        "token_logprobs",
     }
     assert {kind for kind, spec in OPS.items() if not spec.is_row_wise} == mixing

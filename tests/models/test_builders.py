@@ -147,7 +147,7 @@ def test_an_unknown_architecture_names_the_known_ones():
 
 
 def test_an_unknown_head_names_the_known_ones():
-    with pytest.raises(ConfigError, match="head: got 'first', need one of all, last, none"):
+    with pytest.raises(ConfigError, match="head: got 'first', need one of all, ratio, last, prompt, none"):
         build_graph(tiny_config(), head="first")
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tspec.core.params import SpeculativeConfig
 from tspec.core.proposer import Committed, DraftBatch
+from tspec.core.speculative_config import SpeculativeConfig
 from tspec.proposers import ngram
 from tspec.proposers.ngram import NgramProposer
 

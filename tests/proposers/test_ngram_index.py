@@ -17,7 +17,7 @@ from tspec.proposers.ngram_index import CURSOR, ENTRIES, append_rows, propose_ro
 CAPACITY = 16
 UNDER_BOUNDS_CHECK = """
 import numpy as np
-from tspec.core.params import SpeculativeConfig
+from tspec.core.speculative_config import SpeculativeConfig
 from tspec.core.proposer import Committed, DraftBatch
 from tspec.proposers.ngram import NgramProposer
 

@@ -16,7 +16,7 @@ from tspec.core.proposer import Committed, DraftBatch
 from tspec.proposers import ngram, ngram_index
 
 COUNT_COMPILED = """
-from tspec.core.params import SpeculativeConfig
+from tspec.core.speculative_config import SpeculativeConfig
 from tspec.proposers import ngram_index
 from tspec.proposers.ngram import NgramProposer
 NgramProposer(SpeculativeConfig(num_speculative_tokens=5)).warm_up()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.engines import NGRAM, Oracle, RandomTrees, build, finish, outputs, run, with_proposer
 from support.tiny_models import tiny_checkpoint
 
-from tspec.core.params import SamplingParams
+from tspec.core.sampling_params import SamplingParams
 from tspec.core.tree import MAX_NODES
 from tspec.runtime.sequence import FinishReason
 

@@ -9,7 +9,7 @@ from support.engines import NGRAM, Oracle, TestProposer, build, finish, num_held
 from support.tiny_models import tiny_checkpoint
 
 from tspec.core.errors import CapacityError, ConfigError
-from tspec.core.params import SamplingParams
+from tspec.core.sampling_params import SamplingParams
 from tspec.core.tree import CandidateTrees
 
 VOCAB = 61

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tspec.core.params import SamplingParams
+from tspec.core.sampling_params import SamplingParams
 from tspec.runtime.sequence import FinishReason, Sequence, SequenceStats
 
 PROMPT = [5, 9, 5]

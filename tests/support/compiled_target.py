@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tspec.build import BuildOptions, build_engine
-from tspec.core.params import SpeculativeConfig
 from tspec.core.shapes import blocks_for
+from tspec.core.speculative_config import SpeculativeConfig
 from tspec.core.tree import MAX_NODES, CandidateTrees, chain
 from tspec.runtime.buckets import smallest_bucket
 from tspec.runtime.inputs import PassInputs

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from tspec.build import BuildOptions, build_engine
-from tspec.core.params import SamplingParams, SpeculativeConfig
 from tspec.core.proposer import Committed, DraftBatch, Proposer
+from tspec.core.sampling_params import SamplingParams
+from tspec.core.speculative_config import SpeculativeConfig
 from tspec.core.tree import NO_PARENT, CandidateTrees
 from tspec.proposers.none import NoProposer
 from tspec.runtime.loop import Engine

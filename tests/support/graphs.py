@@ -56,7 +56,7 @@ def hf_logits(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
 
 
 def tree_inputs(
-    trees: CandidateTrees, prefix_len: list[int], *, num_blocks: int, seed: int = 0
+    trees: CandidateTrees, prefix_len: list[int], *, num_blocks: int, seed: int = 0, is_greedy: bool = True
 ) -> dict[str, torch.Tensor]:
     """The static inputs for a batch of trees. Blocks are dealt out in random order, none to two rows."""
     rows, width = trees.tokens.shape
@@ -70,8 +70,28 @@ def tree_inputs(
         "num_nodes": trees.num_nodes,
         "prefix_len": np.array(prefix_len, np.int32),
         "block_table": table,
+        **sampling_inputs(rows, vocab=TINY.vocab_size),
     }
+    if is_greedy:
+        arrays["temperature"] = np.zeros(rows, np.float32)
     return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+
+
+def sampling_inputs(rows: int, *, vocab: int) -> dict[str, np.ndarray]:
+    """A request a row, greedy and sampled ones by turns, with filters, penalties and a bias."""
+    turn = np.arange(rows)
+    return {
+        "temperature": np.where(turn % 2, 0.7, 0.0).astype(np.float32),
+        "seed": turn.astype(np.int64) + 5,
+        "top_k": np.where(turn % 4 == 1, 7, 0).astype(np.int32),
+        "top_p": np.where(turn % 3, 0.8, 1.0).astype(np.float32),
+        "min_p": np.where(turn % 2, 0.02, 0.0).astype(np.float32),
+        "edits": (turn % 4).astype(np.int32),
+        "penalties": np.tile(np.float32([1.3, 0.5, 0.25]), (rows, 1)),
+        "counts": np.random.default_rng(1).integers(0, 4, (rows, vocab)).astype(np.int32),
+        "bias": np.random.default_rng(2).normal(size=(rows, vocab)).astype(np.float32),
+        "num_logprobs": (turn % 3 - 1).astype(np.int32),
+    }
 
 
 def weights_of(graph: Graph) -> dict[str, Value]:
@@ -113,6 +133,15 @@ def random_tensors(plain: Graph, seed: int = 0) -> dict[str, torch.Tensor]:
     }
 
 
+def _random_input(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Inputs of which every graph that reads them makes something."""
+    generator = torch.Generator().manual_seed(len(name))
+    if name == "draft_logprobs":
+        return torch.randn(shape, generator=generator).log_softmax(-1)
+    high = {"targets": TINY.vocab_size, "is_sampled": 2, "mask": 1 << 31}[name]
+    return torch.randint(0, high, shape, generator=generator, dtype=torch.int32)
+
+
 SMALL_TREES = CandidateTrees(
     tokens=np.array([[3, 9, 11, 4, 9, 30], [7, 7, 8, 0, 0, 0]], np.int32),
     parents=np.array([[-1, 0, 0, 1, 2, 4], [-1, 0, 1, -1, -1, -1]], np.int32),
@@ -123,7 +152,11 @@ SMALL_TREES = CandidateTrees(
 def assert_same_meaning(before: Graph, after: Graph, seed: int = 0) -> None:
     """Both graphs give the same outputs and KV caches on random weights, caches and trees, in float64."""
     num_blocks = 4
-    inputs = tree_inputs(SMALL_TREES, [BLOCK_TOKENS - 2, 5], num_blocks=num_blocks)
+    inputs = tree_inputs(SMALL_TREES, [BLOCK_TOKENS - 2, 5], num_blocks=num_blocks, is_greedy=False)
+    dims = {"B": SMALL_TREES.tokens.shape[0], "T": SMALL_TREES.tokens.shape[1]}
+    for value in before.inputs:
+        if value.name not in inputs:
+            inputs[value.name] = _random_input(value.name, bind(value.shape, dims))
     tensors = random_tensors(before, seed)
     generator = torch.Generator().manual_seed(seed + 1)
     caches = {

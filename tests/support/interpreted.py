@@ -7,8 +7,8 @@ import torch
 from tspec.build import plan_maker
 from tspec.checkpoint.hf_config import read_config
 from tspec.checkpoint.weights import open_checkpoint, resolve_tying
-from tspec.core.params import SpeculativeConfig
 from tspec.core.rope import rope_table
+from tspec.core.speculative_config import SpeculativeConfig
 from tspec.core.tree import MAX_NODES
 from tspec.graph.plan import Bucket
 from tspec.proposers.ngram import NgramProposer

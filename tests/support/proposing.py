@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tspec.core.params import SpeculativeConfig
 from tspec.core.proposer import Committed, DraftBatch
+from tspec.core.speculative_config import SpeculativeConfig
 from tspec.proposers.ngram import NgramProposer
 
 ANY = 64

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tspec.cli import options
 from tspec.core.errors import ConfigError
-from tspec.core.params import SamplingParams
+from tspec.core.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from tspec.llm import LLM, Result

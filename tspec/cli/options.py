@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tspec.core.errors import ConfigError
-from tspec.core.params import METHODS, OCCURRENCES, SpeculativeConfig
+from tspec.core.speculative_config import METHODS, OCCURRENCES, SpeculativeConfig
 
 if TYPE_CHECKING:
     from tspec.build import Progress as OnProgress

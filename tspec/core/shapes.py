@@ -7,3 +7,8 @@ BLOCK_TOKENS = 64
 def blocks_for(num_tokens: int) -> int:
     """Return how many KV blocks hold `num_tokens` slots."""
     return -(-num_tokens // BLOCK_TOKENS)
+
+
+def mask_words(vocab: int) -> int:
+    """Words of 32 bits that hold one bit a token."""
+    return -(-vocab // 32)

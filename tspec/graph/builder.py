@@ -7,17 +7,30 @@ from tspec.core.dtypes import DType
 from tspec.core.shapes import BLOCK_TOKENS
 from tspec.graph.ir import Graph, Op, Role, Shape, Value
 from tspec.graph.ops import check_op
-
-I32, I64, F32 = DType.INT32, DType.INT64, DType.FLOAT32
-
-TOKENS = Value("tokens", ("B", "T"), I32, Role.INPUT)
-ANCESTORS = Value("ancestors", ("B", "T"), I64, Role.INPUT)
-DEPTH = Value("depth", ("B", "T"), I32, Role.INPUT)
-NUM_NODES = Value("num_nodes", ("B",), I32, Role.INPUT)
-PREFIX_LEN = Value("prefix_len", ("B",), I32, Role.INPUT)
-BLOCK_TABLE = Value("block_table", ("B", "max_blocks"), I32, Role.INPUT)
-STATIC_INPUTS = (TOKENS, ANCESTORS, DEPTH, NUM_NODES, PREFIX_LEN, BLOCK_TABLE)
-"""What the host fills before each pass; the same for every graph."""
+from tspec.graph.static_inputs import (
+    ANCESTORS,
+    BLOCK_TABLE,
+    DEPTH,
+    EDITS,
+    F32,
+    I32,
+    IS_SAMPLED,
+    MIN_P,
+    NUM_LOGPROBS,
+    NUM_NODES,
+    PENALTIES,
+    PREFIX_LEN,
+    SEED,
+    STATIC_INPUTS,
+    TEMPERATURE,
+    TOKENS,
+    TOP_K,
+    TOP_P,
+    bias_input,
+    counts_input,
+    draft_logprobs_input,
+    mask_input,
+)
 
 
 def weight(name: str, shape: Shape, dtype: DType) -> Value:
@@ -36,6 +49,11 @@ def next_version(state: Value) -> Value:
     return Value(f"{state.base}@{int(version or 0) + 1}", state.shape, state.dtype, Role.STATE)
 
 
+def _verdict() -> list[Value]:
+    tree = ("B", "T")
+    return [Value("out_tokens", tree, I32), Value("num_out", ("B",), I32), Value("path", tree, I32)]
+
+
 class GraphBuilder:
     """Collects ops in order. Each method takes the name of its result first, as in `layers.3.q`."""
 
@@ -46,7 +64,9 @@ class GraphBuilder:
 
     def build(self, outputs: Sequence[Value]) -> Graph:
         """Return the graph whose results the host reads are `outputs`."""
-        return Graph(self.name, tuple(self.ops), STATIC_INPUTS, tuple(outputs))
+        read = dict.fromkeys(value for op in self.ops for value in op.reads if value.role is Role.INPUT)
+        more = tuple(value for value in read if value not in STATIC_INPUTS)
+        return Graph(self.name, tuple(self.ops), (*STATIC_INPUTS, *more), tuple(outputs))
 
     def add_caches(self, layer: int, num_kv_heads: int, head_dim: int, dtype: DType) -> None:
         """Declare the KV cache of the next layer."""
@@ -118,21 +138,65 @@ class GraphBuilder:
         """Keep the row of each sequence's last node."""
         return self._add("last_row", Value(name, ("B", 1, *x.shape[2:]), x.dtype), x, NUM_NODES)
 
-    def argmax(self, name: str, logits: Value) -> Value:
-        """The token of the greatest logit of each row."""
-        return self._add("argmax", Value(name, logits.shape[:-1], I32), logits)
+    def head_logits(self, name: str, x: Value, matrix: Value, bias: Value | None = None) -> Value:
+        """`linear` into float32, whatever the rows are in: logits are never rounded."""
+        return self._add("head_logits", Value(name, (*x.shape[:-1], matrix.shape[0]), F32), x, matrix, bias)
 
-    def accept_match(self, node_tokens: Value) -> tuple[Value, Value, Value]:
+    def edit_logits(self, name: str, logits: Value) -> Value:
+        """Bias, penalties and masks of each request, with the counts of the path above each node."""
+        _, rows, vocab = logits.shape
+        assert isinstance(vocab, int), vocab
+        tables = (counts_input(vocab), bias_input(vocab), mask_input(rows, vocab))
+        inputs = (logits, EDITS, PENALTIES, *tables, TOKENS, ANCESTORS, NUM_NODES)
+        return self._add("edit_logits", Value(name, logits.shape, F32), *inputs)
+
+    def find_kept(self, logits: Value) -> tuple[Value, ...]:
+        """What top-k, top-p and min-p keep of each row: `threshold`, `first_tie`, `log_sum`."""
+        rows = logits.shape[:-1]
+        outs = [Value("threshold", rows, F32), Value("first_tie", rows, I32), Value("log_sum", rows, F32)]
+        return self._add_many("find_kept", outs, [logits, TEMPERATURE, TOP_K, TOP_P, MIN_P, NUM_NODES])
+
+    def sample(
+        self, name: str, logits: Value, threshold: Value | None = None, first_tie: Value | None = None
+    ) -> Value:
+        """The target's own token after each row, out of what is kept; the greatest where temperature is 0."""
+        inputs = (logits, TEMPERATURE, SEED, PREFIX_LEN, DEPTH, NUM_NODES, threshold, first_tie)
+        return self._add("sample", Value(name, logits.shape[:-1], I32), *inputs)
+
+    def token_logprobs(
+        self,
+        logits: Value,
+        chosen: Value,
+        most: int,
+        num_out: Value | None = None,
+        path: Value | None = None,
+    ) -> tuple[Value, ...]:
+        """Log-probabilities of `chosen` and of the `most` likeliest tokens: `logprobs`, `top_tokens`, `top_logprobs`.
+
+        Row j of `chosen` was chosen after node j; with `path` after the j-th node of the accepted path.
+        """
+        rows = logits.shape[:-1]
+        outs = [Value("logprobs", rows, F32), Value("top_tokens", (*rows, most), I32)]
+        outs.append(Value("top_logprobs", (*rows, most), F32))
+        inputs = (logits, chosen, NUM_LOGPROBS, NUM_NODES, num_out, path)
+        return self._add_many("token_logprobs", outs, inputs, most=most)
+
+    def accept_match(self, node_tokens: Value) -> tuple[Value, ...]:
         """Walk down from the root while the target's token is a child: `out_tokens`, `num_out`, `path`."""
-        outs = [
-            Value("out_tokens", ("B", "T"), I32),
-            Value("num_out", ("B",), I32),
-            Value("path", ("B", "T"), I32),
-        ]
-        out_tokens, num_out, path = self._add_many(
-            "accept_match", outs, [node_tokens, TOKENS, ANCESTORS, DEPTH, NUM_NODES]
-        )
-        return out_tokens, num_out, path
+        return self._add_many("accept_match", _verdict(), [node_tokens, TOKENS, ANCESTORS, DEPTH, NUM_NODES])
+
+    def accept_ratio(
+        self,
+        node_tokens: Value,
+        logits: Value,
+        kept: Sequence[Value],
+        draft_vocab: int,
+        draft_index: Value | None,
+    ) -> tuple[Value, ...]:
+        """Walk down by rejection sampling where children were drawn: `out_tokens`, `num_out`, `path`."""
+        tree = (node_tokens, TOKENS, ANCESTORS, DEPTH, NUM_NODES, PREFIX_LEN)
+        draft = (IS_SAMPLED, draft_logprobs_input(draft_vocab), draft_index)
+        return self._add_many("accept_ratio", _verdict(), [*tree, logits, TEMPERATURE, SEED, *kept, *draft])
 
     def kv_commit(self, path: Value, num_out: Value) -> None:
         """Move the accepted nodes' keys and values of every layer to consecutive slots."""

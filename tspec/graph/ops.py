@@ -68,9 +68,8 @@ _RULES: dict[str, Rule] = {
     "kv_commit": _versions_match,
 }
 _ROW_WISE = frozenset(
-    {"rms_norm", "head_norm", "linear", "split", "add", "silu_mul", "argmax"}
-    | {"linear_add", "linear_silu_mul", "head_argmax"}
-    | {"norm_linear", "norm_linear_silu_mul", "norm_head_argmax"}
+    {"rms_norm", "head_norm", "linear", "split", "add", "silu_mul", "head_logits"}
+    | {"linear_add", "linear_silu_mul", "norm_linear", "norm_linear_silu_mul", "norm_head_logits"}
 )
 
 OPS = {

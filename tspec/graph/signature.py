@@ -28,9 +28,21 @@ attention: out[B,T,Q]:a = q[B,T,Q]:a k_cache[CACHE]:w v_cache[CACHE]:w ancestors
 add: out[B,R,H]:a = a[B,R,H]:a b[B,R,H]:a
 silu_mul: out[B,R,I]:a = gate[B,R,I]:a up[B,R,I]:a
 last_row: out[B,1,X]:a = x[B,T,X]:a num_nodes[B]:i32
-argmax: out[B,R]:i32 = logits[B,R,V]:a
+head_logits: out[B,R,V]:f32 = x[B,R,K]:a weight[V,K]:w bias?[V]:f32
+edit_logits: out[B,R,V]:f32 = logits[B,R,V]:f32 edits[B]:i32 penalties[B,3]:f32 counts[B,V]:i32 bias[B,V]:f32 \
+    mask[B,R,W]:i32 tokens[B,T]:i32 ancestors[B,T]:i64 num_nodes[B]:i32
+find_kept: threshold[B,R]:f32 first_tie[B,R]:i32 log_sum[B,R]:f32 = \
+    logits[B,R,V]:f32 temperature[B]:f32 top_k[B]:i32 top_p[B]:f32 min_p[B]:f32 num_nodes[B]:i32
+sample: out[B,R]:i32 = logits[B,R,V]:f32 temperature[B]:f32 seed[B]:i64 prefix_len[B]:i32 depth[B,T]:i32 \
+    num_nodes[B]:i32 threshold?[B,R]:f32 first_tie?[B,R]:i32
+token_logprobs: logprobs[B,R]:f32 top_tokens[B,R,N]:i32 top_logprobs[B,R,N]:f32 = \
+    logits[B,R,V]:f32 chosen[B,R]:i32 num_logprobs[B]:i32 num_nodes[B]:i32 num_out?[B]:i32 path?[B,R]:i32 {most=N}
 accept_match: out_tokens[B,T]:i32 num_out[B]:i32 path[B,T]:i32 = \
     node_tokens[B,T]:i32 tokens[B,T]:i32 ancestors[B,T]:i64 depth[B,T]:i32 num_nodes[B]:i32
+accept_ratio: out_tokens[B,T]:i32 num_out[B]:i32 path[B,T]:i32 = \
+    node_tokens[B,T]:i32 tokens[B,T]:i32 ancestors[B,T]:i64 depth[B,T]:i32 num_nodes[B]:i32 prefix_len[B]:i32 \
+    logits[B,T,V]:f32 temperature[B]:f32 seed[B]:i64 threshold[B,T]:f32 first_tie[B,T]:i32 log_sum[B,T]:f32 \
+    is_sampled[B,T]:i32 draft_logprobs[B,T,Q]:f32 draft_index?[V]:i32
 kv_commit: *new_caches[CACHE]:w = \
     path[B,T]:i32 num_out[B]:i32 prefix_len[B]:i32 block_table[B,M]:i32 *caches[CACHE]:w
 rope_kv_write: q[B,T,A*D]:a new_k[CACHE]:w new_v[CACHE]:w = \
@@ -43,10 +55,13 @@ rope_attention: out[B,T,A*D]:a new_k[CACHE]:w new_v[CACHE]:w = \
     block_table[B,M]:i32 prefix_len[B]:i32 num_nodes[B]:i32 {head_dim=D num_heads=A num_kv_heads=G eps scale window}
 linear_add: out[B,R,N]:a = x[B,R,K]:a weight[N,K]:w bias?[N]:f32 residual[B,R,N]:a
 linear_silu_mul: out[B,R,I]:a = x[B,R,K]:a weight[2*I,K]:w bias?[2*I]:f32
-head_argmax: out[B,R]:i32 = x[B,R,K]:a weight[V,K]:w bias?[V]:f32
+head_sample: out[B,R]:i32 = x[B,R,K]:a weight[V,K]:w bias?[V]:f32 temperature[B]:f32 seed[B]:i64 \
+    prefix_len[B]:i32 depth[B,T]:i32 num_nodes[B]:i32
 norm_linear: out[B,R,N]:a = x[B,R,K]:a norm[K]:f32 weight[N,K]:w bias?[N]:f32 {eps}
 norm_linear_silu_mul: out[B,R,I]:a = x[B,R,K]:a norm[K]:f32 weight[2*I,K]:w bias?[2*I]:f32 {eps}
-norm_head_argmax: out[B,R]:i32 = x[B,R,K]:a norm[K]:f32 weight[V,K]:w bias?[V]:f32 {eps}
+norm_head_logits: out[B,R,V]:f32 = x[B,R,K]:a norm[K]:f32 weight[V,K]:w bias?[V]:f32 {eps}
+norm_head_sample: out[B,R]:i32 = x[B,R,K]:a norm[K]:f32 weight[V,K]:w bias?[V]:f32 temperature[B]:f32 seed[B]:i64 \
+    prefix_len[B]:i32 depth[B,T]:i32 num_nodes[B]:i32 {eps}
 """.replace("CACHE", f"C,G,{BLOCK_TOKENS},D")
 
 _OPERAND = re.compile(r"(\*?)(\w+)(\??)\[([^\]]*)\]:(\w+)")

@@ -1,12 +1,15 @@
 """From a model's configuration to its plain graph: embedding, layers, norm, head, verdict. Fuses nothing."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from tspec.core.config import ModelConfig
 from tspec.core.dtypes import DType
 from tspec.core.errors import ConfigError
+from tspec.core.sampling_params import MAX_LOGPROBS
 from tspec.graph.builder import GraphBuilder, weight
-from tspec.graph.ir import Graph, Value
+from tspec.graph.ir import Graph, Role, Value
+from tspec.graph.static_inputs import TARGETS
 from tspec.models.decoder import input_norm
 from tspec.models.llama import llama_layer
 from tspec.models.mistral import mistral_layer
@@ -23,55 +26,109 @@ LAYERS: Mapping[str, LayerBuilder] = {
 }
 """What adds one decoder layer, by `ModelConfig.architecture`."""
 
-HEADS = ("all", "last", "none")
+HEADS = ("all", "ratio", "last", "prompt", "none")
+
+SAMPLING = ("fused", "filtered", "edited")
+"""What happens to the logits before a token is chosen, each with all before it:
+
+fused     divided by the temperature, inside the head's product: logits are never written
+filtered  top-k, top-p and min-p; log-probabilities come out too
+edited    bias, penalties and masks of each request, before the rest
+"""
+
+PASS_KINDS: Mapping[str, Mapping[str, Any]] = {
+    **{
+        head if sampling == "fused" else f"{head}_{sampling}": {"head": head, "sampling": sampling}
+        for head in ("all", "ratio", "last")
+        for sampling in SAMPLING
+        if (head, sampling) != ("ratio", "fused")
+    },
+    "prompt": {"head": "prompt"},
+    "none": {"head": "none"},
+    "logits": {"head": "all", "with_logits": True},
+}
+"""The kinds of passes by name: the arguments of `build_graph`."""
 
 
 def build_graph(
-    config: ModelConfig, *, head: str = "all", with_logits: bool = False, activations: DType = DType.FLOAT32
+    config: ModelConfig,
+    *,
+    head: str = "all",
+    sampling: str = "fused",
+    with_logits: bool = False,
+    draft_vocab: int | None = None,
+    activations: DType = DType.FLOAT32,
 ) -> Graph:
-    """Write the verify pass of a model as a graph, one op a step of the formulae.
+    """Write a pass of a model as a graph, one op a step of the formulae.
 
-    head         "all": every node reaches the head; the graph ends in a verdict and commits it
+    head         "all": every node reaches the head; the graph ends in a verdict by matching, and commits it
+                 "ratio": the verdict is by rejection sampling where the proposer drew its candidates
                  "last": the last node alone reaches the head (the last chunk of a prefill); no verdict
+                 "prompt": log-probabilities of a prompt's own tokens (`targets`); no verdict
                  "none": only keys and values are written (all other chunks)
+    sampling     one of SAMPLING
     with_logits  makes the logits an output of the graph too
+    draft_vocab  tokens that a drawing proposer knows where they are fewer than the target's; for "ratio"
     activations  dtype of all rows: float32 on the CPU, the weights' own on cuda
 
-    Outputs  all: out_tokens, num_out, path; last: node_tokens [B, 1]; none: nothing; then logits
-    Errors   ConfigError for an architecture or a `head` that is not known
+    Outputs  all, ratio: out_tokens, num_out, path; last: node_tokens [B, 1]; prompt and none: nothing. Then logprobs,
+             top_tokens, top_logprobs unless fused; then logits
+    Errors   ConfigError for an architecture, a `head` or a `sampling` that is not known
     """
     layer_builder = LAYERS.get(config.architecture)
-    if layer_builder is None:
-        raise ConfigError(
-            "architecture",
-            got=repr(config.architecture),
-            need=f"one of {', '.join(LAYERS)}",
-            fix="Use a checkpoint of one of these families.",
-        )
-    if head not in HEADS:
-        raise ConfigError("head", got=repr(head), need=f"one of {', '.join(HEADS)}", fix="Pick one of them.")
+    _need_known(
+        "architecture", config.architecture, tuple(LAYERS), "Use a checkpoint of one of these families."
+    )
+    _need_known("head", head, HEADS, "Pick one of them.")
+    _need_known("sampling", sampling, SAMPLING, "Pick one of them.")
+    assert layer_builder is not None
     build = GraphBuilder(f"{config.architecture} head={head}")
     hidden = build.embed("embed", _embedding(config), activations)
     for layer in range(config.num_layers):
         hidden = layer_builder(build, config, layer, hidden)
-    return build.build(_head(build, config, hidden, head, with_logits))
-
-
-def _head(
-    build: GraphBuilder, config: ModelConfig, hidden: Value, head: str, with_logits: bool
-) -> list[Value]:
     if head == "none":
-        return []
+        return build.build([])
     normed = input_norm(build, config, "norm", "model.norm", hidden)
+    name = "all_logits" if head == "last" else "logits"
+    logits = build.head_logits(name, normed, _head_weight(config))
     if head == "last":
-        logits = build.last_row("logits", build.linear("all_logits", normed, _head_weight(config)))
-        outputs = [build.argmax("node_tokens", logits)]
+        logits = build.last_row("logits", logits)
+    if head == "prompt":
+        return build.build(build.token_logprobs(logits, TARGETS, MAX_LOGPROBS))
+    outputs = _choose(build, config, logits, head, sampling, draft_vocab)
+    return build.build([*outputs, logits] if with_logits else outputs)
+
+
+def _choose(
+    build: GraphBuilder, config: ModelConfig, logits: Value, head: str, sampling: str, draft_vocab: int | None
+) -> list[Value]:
+    """Sample after every row; accept and commit unless there is only one."""
+    edited = build.edit_logits("edited", logits) if sampling == "edited" else logits
+    kept = () if sampling == "fused" else build.find_kept(edited)
+    node_tokens = build.sample("node_tokens", edited, *kept[:2])
+    if head == "last":
+        verdict: tuple[Value, ...] = (node_tokens,)
+    elif head == "all":
+        verdict = build.accept_match(node_tokens)
     else:
-        logits = build.linear("logits", normed, _head_weight(config))
-        out_tokens, num_out, path = build.accept_match(build.argmax("node_tokens", logits))
-        build.kv_commit(path, num_out)
-        outputs = [out_tokens, num_out, path]
-    return [*outputs, logits] if with_logits else outputs
+        vocab = config.vocab_size
+        index = None if draft_vocab is None else draft_index(vocab)
+        verdict = build.accept_ratio(node_tokens, edited, kept, draft_vocab or vocab, index)
+    out_tokens, *where = verdict
+    logprobs = () if sampling == "fused" else build.token_logprobs(logits, out_tokens, MAX_LOGPROBS, *where)
+    if head != "last":
+        build.kv_commit(verdict[2], verdict[1])
+    return [*verdict, *logprobs]
+
+
+def draft_index(vocab: int) -> Value:
+    """Where each token of the target stands in the draft's vocabulary, -1 for nowhere."""
+    return Value("draft.index", (vocab,), DType.INT32, Role.WEIGHT)
+
+
+def _need_known(what: str, got: str, known: tuple[str, ...], fix: str) -> None:
+    if got not in known:
+        raise ConfigError(what, got=repr(got), need=f"one of {', '.join(known)}", fix=fix)
 
 
 def _embedding(config: ModelConfig) -> Value:

@@ -5,8 +5,8 @@ Needs no model. Looks into a sequence's own text only, never into other sequence
 
 import numpy as np
 
-from tspec.core.params import SpeculativeConfig
 from tspec.core.proposer import Committed, DraftBatch
+from tspec.core.speculative_config import SpeculativeConfig
 from tspec.core.tree import CandidateTrees
 from tspec.proposers.ngram_index import CURSOR, ENTRIES, append_rows, propose_rows
 from tspec.proposers.regions import Regions

@@ -8,8 +8,8 @@ import numpy as np
 
 from tspec.core.config import ModelConfig
 from tspec.core.errors import CapacityError, ConfigError
-from tspec.core.params import SamplingParams
 from tspec.core.proposer import Committed, DraftBatch, Proposer
+from tspec.core.sampling_params import SamplingParams
 from tspec.core.shapes import blocks_for
 from tspec.core.tree import MAX_NODES, NO_PARENT, CandidateTrees
 from tspec.runtime.blocks import BlockPool

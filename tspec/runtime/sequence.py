@@ -7,7 +7,7 @@ from enum import Enum
 
 import numpy as np
 
-from tspec.core.params import SamplingParams
+from tspec.core.sampling_params import SamplingParams
 
 
 class FinishReason(Enum):

@@ -12,7 +12,7 @@ from support.graphs import assert_same_meaning, tiny_config
 from tspec.core.errors import ShapeError
 from tspec.graph import passes
 from tspec.graph.passes import fuse
-from tspec.models import LAYERS, build_graph
+from tspec.models import LAYERS, PASS_KINDS, build_graph
 
 
 @pytest.mark.parametrize("architecture", LAYERS)
@@ -21,6 +21,12 @@ from tspec.models import LAYERS, build_graph
 def test_a_fused_graph_means_the_same(architecture, head, seed):
     plain = build_graph(tiny_config(architecture), head=head)
     assert_same_meaning(plain, fuse(plain), seed)
+
+
+@pytest.mark.parametrize("kind", PASS_KINDS)
+def test_every_kind_of_pass_means_the_same_when_fused(kind):
+    plain = build_graph(tiny_config(), **PASS_KINDS[kind])
+    assert_same_meaning(plain, fuse(plain))
 
 
 def test_a_fused_layer_is_five_ops():

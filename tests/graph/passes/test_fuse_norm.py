@@ -7,7 +7,7 @@ from support.graphs import assert_same_meaning, ops_text, tiny_config
 
 from tspec.core.dtypes import DType
 from tspec.graph.builder import GraphBuilder, weight
-from tspec.graph.passes.fuse_head_argmax import fuse_head_argmax
+from tspec.graph.passes.fuse_head_sample import fuse_head_sample
 from tspec.graph.passes.fuse_norm import fuse_norm
 from tspec.graph.passes.fuse_silu_mul import fuse_silu_mul
 from tspec.graph.passes.merge_linears import merge_linears
@@ -15,10 +15,10 @@ from tspec.models import build_graph
 
 
 def test_fusing_keeps_the_meaning():
-    merged = fuse_head_argmax(fuse_silu_mul(merge_linears(build_graph(tiny_config()))))
+    merged = fuse_head_sample(fuse_silu_mul(merge_linears(build_graph(tiny_config()))))
     fused = fuse_norm(merged)
     kinds = [op.kind for op in fused.ops if op.kind.startswith("norm_")]
-    assert kinds == ["norm_linear", "norm_linear_silu_mul"] * 2 + ["norm_head_argmax"]
+    assert kinds == ["norm_linear", "norm_linear_silu_mul"] * 2 + ["norm_head_sample"]
     assert not list(fused.each("rms_norm"))
     assert_same_meaning(merged, fused)
 

@@ -47,8 +47,8 @@ def test_it_sinks_to_the_attention_and_the_residual_of_the_last_layer():
         f"layers.1.down: f32[B, 1, 24] = linear(layers.1.act, {layer}.mlp.down_proj.weight, -)",
         "layers.1.mlp_residual: f32[B, 1, 24] = add(layers.1.down, layers.1.attn_residual)",
         "norm: f32[B, 1, 24] = rms_norm(layers.1.mlp_residual, model.norm.weight) eps=1e-05",
-        "logits: f32[B, 1, 40] = linear(norm, lm_head.weight, -)",
-        "node_tokens: i32[B, 1] = argmax(logits)",
+        "logits: f32[B, 1, 40] = head_logits(norm, lm_head.weight, -)",
+        "node_tokens: i32[B, 1] = sample(logits, temperature, seed, prefix_len, depth, num_nodes, -, -)",
         "return node_tokens",
     ]
     assert sink_last_row(sunk) == sunk

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tspec.graph.check import check
 from tspec.graph.ir import Graph
 from tspec.graph.passes.drop_dead import drop_dead
-from tspec.graph.passes.fuse_head_argmax import fuse_head_argmax
+from tspec.graph.passes.fuse_head_sample import fuse_head_sample
 from tspec.graph.passes.fuse_norm import fuse_norm
 from tspec.graph.passes.fuse_residual_add import fuse_residual_add
 from tspec.graph.passes.fuse_rope_attention import fuse_rope_attention
@@ -25,7 +25,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fuse_rope_attention,
     fuse_residual_add,
     fuse_silu_mul,
-    fuse_head_argmax,
+    fuse_head_sample,
     fuse_norm,
     drop_dead,
 )

@@ -4,7 +4,7 @@ from tspec.graph.ir import Graph, Op
 from tspec.graph.rewrite import Rewriter
 from tspec.graph.signature import operand
 
-PRODUCTS = ("linear", "linear_silu_mul", "head_argmax")
+PRODUCTS = ("linear", "linear_silu_mul", "head_logits", "head_sample")
 
 
 def fuse_norm(graph: Graph) -> Graph:

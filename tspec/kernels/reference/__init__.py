@@ -11,7 +11,7 @@ from tspec.kernels.reference.accept import accept_match
 from tspec.kernels.reference.activation import add, silu_mul
 from tspec.kernels.reference.attention import attention, rope_attention
 from tspec.kernels.reference.embed import embed
-from tspec.kernels.reference.head import argmax, head_argmax, norm_head_argmax
+from tspec.kernels.reference.head import head_logits, head_sample, norm_head_logits, norm_head_sample
 from tspec.kernels.reference.kv_cache import kv_commit, kv_write
 from tspec.kernels.reference.linear import (
     linear,
@@ -23,6 +23,7 @@ from tspec.kernels.reference.linear import (
 from tspec.kernels.reference.norm import head_norm, rms_norm
 from tspec.kernels.reference.rope import rope, rope_kv_write
 from tspec.kernels.reference.rows import last_row, split
+from tspec.kernels.reference.sampling import edit_logits, find_kept, sample, token_logprobs
 
 REFERENCES: dict[str, Callable[..., tuple]] = {
     reference.__name__: reference
@@ -38,17 +39,22 @@ REFERENCES: dict[str, Callable[..., tuple]] = {
         add,
         silu_mul,
         last_row,
-        argmax,
+        head_logits,
+        edit_logits,
+        find_kept,
+        sample,
+        token_logprobs,
         accept_match,
         kv_commit,
         rope_kv_write,
         rope_attention,
         linear_add,
         linear_silu_mul,
-        head_argmax,
+        head_sample,
         norm_linear,
         norm_linear_silu_mul,
-        norm_head_argmax,
+        norm_head_logits,
+        norm_head_sample,
     )
 }
 """By op kind."""

@@ -1,25 +1,41 @@
-"""Choosing tokens from logits."""
+"""The head: logits in float32, and choosing a token from them at once."""
 
 import torch
 
 from tspec.kernels.reference.linear import linear
 from tspec.kernels.reference.norm import rms_norm
+from tspec.kernels.reference.sampling import sample
 
 
-def argmax(attrs: dict, logits: torch.Tensor) -> tuple[torch.Tensor]:
-    """The lowest token whose logit is the greatest; NaN counts as minus infinity."""
-    return (logits.masked_fill(logits.isnan(), -torch.inf).argmax(-1).int(),)
-
-
-def head_argmax(
+def head_logits(
     attrs: dict, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor]:
-    """argmax of x @ weight.T + bias"""
-    return argmax(attrs, linear(attrs, x, weight, bias)[0])
+    """x @ weight.T + bias, in float32 at least"""
+    (out,) = linear(attrs, x, weight, bias)
+    return (out if out.dtype == torch.float64 else out.float(),)
 
 
-def norm_head_argmax(
+def norm_head_logits(
     attrs: dict, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor]:
-    """head_argmax of rms_norm(x)"""
-    return head_argmax(attrs, rms_norm(attrs, x, norm)[0], weight, bias)
+    """head_logits of rms_norm(x)"""
+    return head_logits(attrs, rms_norm(attrs, x, norm)[0], weight, bias)
+
+
+def head_sample(
+    attrs: dict, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *request: torch.Tensor
+) -> tuple[torch.Tensor]:
+    """sample of head_logits; `request` is what `sample` takes after the logits"""
+    return sample(attrs, head_logits(attrs, x, weight, bias)[0], *request, None, None)
+
+
+def norm_head_sample(
+    attrs: dict,
+    x: torch.Tensor,
+    norm: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *request: torch.Tensor,
+) -> tuple[torch.Tensor]:
+    """head_sample of rms_norm(x)"""
+    return head_sample(attrs, rms_norm(attrs, x, norm)[0], weight, bias, *request)
