@@ -6,6 +6,7 @@ The public names below load on first use, so that `tspec --help` and `tspec insp
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tspec.core.constraint import ConstraintState, LogitsConstraint
 from tspec.core.errors import (
     CapacityError,
     CaptureError,
@@ -15,6 +16,7 @@ from tspec.core.errors import (
     ShapeError,
     TspecError,
 )
+from tspec.core.sampling import TokenLogprobs
 from tspec.core.sampling_params import SamplingParams
 from tspec.core.speculative_config import SpeculativeConfig
 
@@ -30,11 +32,14 @@ __all__ = [
     "CheckpointError",
     "Chunk",
     "ConfigError",
+    "ConstraintState",
     "ContractError",
+    "LogitsConstraint",
     "Result",
     "SamplingParams",
     "ShapeError",
     "SpeculativeConfig",
+    "TokenLogprobs",
     "TspecError",
 ]
 

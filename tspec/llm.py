@@ -1,14 +1,15 @@
 """The user's door: prompts in, texts out."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from tspec.build import BuildOptions, Progress, build_engine, load_config
 from tspec.core.errors import ConfigError
-from tspec.core.sampling_params import SamplingParams
+from tspec.core.sampling import TokenLogprobs
+from tspec.core.sampling_params import SamplingParams, split_samples
 from tspec.core.speculative_config import SpeculativeConfig
 from tspec.runtime.loop import Engine
 from tspec.runtime.sequence import FinishReason, SequenceStats
@@ -22,13 +23,24 @@ Prompt = str | Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one prompt gave. `finish_reason` is "stop" or "length"; `token_ids` has the stop token, `text` not."""
+    """What one sample of a prompt gave. `token_ids` has the stop token, `text` not.
+
+    finish_reason    "stop", "length" or "error"
+    error            what went wrong, where that is the reason: this sample alone is affected
+    seed             makes the same text again, as SamplingParams.seed; None where decoding was greedy
+    logprobs         one entry a token where SamplingParams.logprobs asks for them
+    prompt_logprobs  one entry a token of the prompt, None for the first
+    """
 
     prompt_token_ids: list[int]
     token_ids: list[int]
     text: str
     finish_reason: str
     stats: SequenceStats
+    error: str | None = None
+    seed: int | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +90,14 @@ class LLM:
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None
     ) -> list[Result]:
-        """Decode all prompts; results are in their order. A single prompt may be given bare."""
+        """Decode all prompts; results are in their order, `params.n` a prompt. A single prompt may be given bare."""
         engine = self._open_engine()
-        several = _as_list(prompts)
+        several, samples = _as_list(prompts), self._samples(params)
         sequences: list[RunningSequence] = []
         try:
             for prompt in several:
-                sequences.append(engine.add(self._ids(prompt), params or SamplingParams()))
+                ids = self._ids(prompt)
+                sequences += [engine.add(ids, each) for each in samples]
             while any(each.finish_reason is None for each in sequences):
                 engine.step()
         finally:
@@ -93,9 +106,17 @@ class LLM:
         return [self._result(each) for each in sequences]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Chunk]:
-        """Decode one prompt, and yield its text as it comes; nothing runs between two pieces."""
+        """Decode one prompt, and yield its text as it comes; nothing runs between two pieces.
+
+        Errors   ConfigError for more than one sample
+        """
         engine = self._open_engine()
-        sequence = engine.add(self._ids(prompt), params or SamplingParams())
+        samples = self._samples(params)
+        if len(samples) > 1:
+            raise ConfigError(
+                "n", got=len(samples), need="1 in a stream", fix="Use generate, or one stream a sample."
+            )
+        sequence = engine.add(self._ids(prompt), samples[0])
         text = TextStream(self._decode)
         given = 0
         try:
@@ -148,6 +169,14 @@ class LLM:
     def _ids(self, prompt: Prompt) -> list[int]:
         return self._need_codec().encode(prompt) if isinstance(prompt, str) else list(prompt)
 
+    def _samples(self, params: SamplingParams | None) -> list[SamplingParams]:
+        """The parameters of each sample of a prompt, with texts turned into token ids."""
+        params = params or SamplingParams()
+        words: list[Sequence[int]] = []
+        for word in params.bad_words:
+            words += self._need_codec().forbidden_sequences(word) if isinstance(word, str) else [word]
+        return split_samples(replace(params, bad_words=tuple(words)))
+
     def _decode(self, token_ids: Sequence[int]) -> str:
         return "" if self._codec is None else self._codec.decode(token_ids)
 
@@ -160,6 +189,12 @@ class LLM:
             text=self._decode(_without_stop(sequence, ids)),
             finish_reason=sequence.finish_reason.value,
             stats=sequence.stats,
+            error=sequence.error,
+            seed=sequence.tables.seed if sequence.tables.temperature > 0 else None,
+            logprobs=None if sequence.params.logprobs is None else sequence.logprobs,
+            prompt_logprobs=None
+            if sequence.params.prompt_logprobs is None
+            else [None, *sequence.prompt_logprobs],
         )
 
 

@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "checkpoint": ("core",),
     "kernels": ("core",),
     "graph": ("core",),
-    "models": ("core", "graph.ir", "graph.ops", "graph.builder"),
+    "models": ("core", "graph.ir", "graph.ops", "graph.builder", "graph.static_inputs"),
     "runtime": ("core", "kernels", "checkpoint", *GRAPH_DATA),
     "proposers": ("core", "runtime.executor", "runtime.blocks", "kernels.jit"),
     "tokenizer": ("core",),

@@ -1,6 +1,6 @@
 """A model whose next token is a table's entry for the current one: exact texts for tests of stops and counters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,17 @@ from support.tiny_models import tiny_checkpoint
 
 
 def table_checkpoint(
-    folder: Path, next_token: Mapping[int, int], *, vocab: int = 64, max_position: int = 256, **config: Any
+    folder: Path,
+    next_token: Mapping[int, int],
+    *,
+    vocab: int = 64,
+    max_position: int = 256,
+    nan_tokens: Sequence[int] = (),
+    **config: Any,
 ) -> None:
     """Write a llama that says next_token[t] after t, and t + 1 (modulo `vocab`) where the table has no t.
 
-    Embeddings are one-hot, attention and MLP add nothing, and the head holds the table.
+    After a token of `nan_tokens` every logit is NaN. Embeddings are one-hot, attention and MLP add nothing, and the head holds the table.
     """
     model = tiny_checkpoint(
         folder,
@@ -35,6 +41,7 @@ def table_checkpoint(
             elif name.endswith(("o_proj.weight", "down_proj.weight", "lm_head.weight")):
                 parameter.zero_()
         model.model.embed_tokens.weight.copy_(torch.eye(vocab))
+        model.model.embed_tokens.weight[list(nan_tokens)] = torch.nan
         for token in range(vocab):
             model.lm_head.weight[next_token.get(token, (token + 1) % vocab), token] = 1
     model.save_pretrained(folder)

@@ -4,7 +4,7 @@ was faster. Each prompt runs both ways in turn, so that a noisy machine treats b
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--no-chat", action="store_true", help="give the prompts to the model as they are")
     parser.add_argument("--max-tokens", type=int, default=128)
+    options.add_sampling_options(parser)
     options.add_speculative_options(parser)
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     return parser
@@ -70,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
         )
     prompts = read_prompts(args.prompts) if args.prompts else list(PROMPTS)
     config = options.speculative_config(args, "ngram")
+    params = SamplingParams(max_tokens=args.max_tokens, **options.sampling_fields(args))
     from tspec.llm import LLM  # slow to import, and wrong usage should not wait for it
 
     console = Console(stderr=True)
@@ -78,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             args.checkpoint, speculative_config=config, on_progress=on_progress, **options.model_options(args)
         )
     with llm:
-        pairs = _decode_all(llm, prompts, args, console)
+        pairs = _decode_all(llm, prompts, params, args, console)
     plain = _totals("plain", [pair[0] for pair in pairs])
     speculative = _totals(config.method, [pair[1] for pair in pairs])
     differing = [number for number, (one, other) in enumerate(pairs) if one.token_ids != other.token_ids]
@@ -115,17 +117,18 @@ def read_prompts(file: Path) -> list[str]:
 
 
 def _decode_all(
-    llm: "LLM", prompts: Sequence[str], args: argparse.Namespace, console: Console
+    llm: "LLM", prompts: Sequence[str], params: SamplingParams, args: argparse.Namespace, console: Console
 ) -> list[tuple["Result", "Result"]]:
     pairs = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("decode", total=2 * len(prompts))
         for number, prompt in enumerate(prompts, start=1):
             ids: Any = prompt if args.no_chat else llm.encode_chat([{"role": "user", "content": prompt}])
-            results = []
+            results, each = [], params
             for way in ("off", "auto"):
-                params = SamplingParams(max_tokens=args.max_tokens, ignore_eos=False, speculative=way)
-                results.append(llm.generate(ids, params)[0])
+                results.append(llm.generate(ids, replace(each, speculative=way))[0])
+                # The same seed gives the same text both ways.
+                each = replace(each, seed=results[0].seed)
                 bar.advance(task)
             pairs.append((results[0], results[1]))
             if not console.is_terminal:

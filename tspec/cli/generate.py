@@ -29,6 +29,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--chat", action="store_true", help="apply the checkpoint's chat template")
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--ignore-eos", action="store_true", help="go on after an end-of-sequence token")
+    grammar = parser.add_mutually_exclusive_group()
+    grammar.add_argument(
+        "--json-schema", type=Path, metavar="FILE", help="the text has to fit this JSON schema"
+    )
+    grammar.add_argument("--regex", metavar="PATTERN", help="the text has to match this regular expression")
+    parser.add_argument(
+        "--logprobs",
+        type=int,
+        metavar="N",
+        help="with --json: log-probabilities of each token and the N likeliest",
+    )
+    options.add_sampling_options(parser)
     options.add_method_option(parser)
     options.add_speculative_options(parser)
     parser.add_argument("--stats", action="store_true", help="print figures to standard error afterwards")
@@ -38,7 +50,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Check everything that costs nothing first, then load the model and decode."""
-    params = SamplingParams(max_tokens=args.max_tokens, ignore_eos=args.ignore_eos)
+    fields = options.sampling_fields(args) | {"max_tokens": args.max_tokens, "ignore_eos": args.ignore_eos}
+    params = SamplingParams(logprobs=args.logprobs, **fields)
     speculative = options.speculative_config(args, args.speculative)
     text = _read_prompt(args)
     from tspec.llm import LLM  # slow to import, and wrong usage should not wait for it
@@ -57,7 +70,9 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(_as_json(result)))
     if args.stats:
         Console(stderr=True).print(stats_table(result))
-    return 0
+    if result.error is not None:
+        print(f"tspec generate: {result.error}", file=sys.stderr)
+    return 0 if result.error is None else 1
 
 
 def _read_prompt(args: argparse.Namespace) -> str:
@@ -88,6 +103,13 @@ def _as_json(result: "Result") -> dict[str, Any]:
         "text": result.text,
         "token_ids": result.token_ids,
         "finish_reason": result.finish_reason,
+        "error": result.error,
+        "seed": result.seed,
+        **(
+            {}
+            if result.logprobs is None
+            else {"logprobs": [dataclasses.asdict(each) for each in result.logprobs]}
+        ),
         "num_prompt_tokens": len(result.prompt_token_ids),
         "stats": {
             **{
@@ -115,6 +137,7 @@ def stats_table(result: "Result") -> Table:
         "prompt tokens": len(result.prompt_token_ids),
         "emitted tokens": stats.num_emitted,
         "finish reason": result.finish_reason,
+        "seed": "-" if result.seed is None else result.seed,
         "time to first token": _number(stats.time_to_first_token_s, "{:.3f} s"),
         "tokens/s": _number(stats.tokens_per_second, "{:.1f}"),
         "verify passes": stats.num_passes,

@@ -1,7 +1,7 @@
 """Options that several subcommands share, and what is made of them."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,33 @@ def add_speculative_options(parser: argparse.ArgumentParser) -> None:
 def add_method_option(parser: argparse.ArgumentParser) -> None:
     """Which proposer runs."""
     parser.add_argument("--speculative", choices=METHODS, default="ngram", help="proposer (default: ngram)")
+
+
+SAMPLING_FIELDS: Mapping[str, tuple[type, str]] = {
+    "temperature": (float, "0 is greedy (default: 1 where another option asks for sampling, else 0)"),
+    "top_k": (int, "keep the k likeliest tokens"),
+    "top_p": (float, "keep the likeliest tokens of this probability together"),
+    "min_p": (float, "keep tokens of this share of the likeliest one's probability"),
+    "seed": (int, "makes sampled text repeatable"),
+    "repetition_penalty": (float, "above 1: tokens of prompt and output become less likely"),
+    "presence_penalty": (float, "taken off the logits of tokens of the output"),
+    "frequency_penalty": (float, "taken off once for each time"),
+    "min_tokens": (int, "no end of the text before this many tokens"),
+}
+"""Fields of SamplingParams that have an option of their own."""
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """How tokens are chosen: what `SamplingParams` takes in Python, with its defaults."""
+    group = parser.add_argument_group("sampling")
+    for name, (kind, text) in SAMPLING_FIELDS.items():
+        group.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text)
+
+
+def sampling_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of SamplingParams that the options set."""
+    found = {name: getattr(args, name) for name in SAMPLING_FIELDS}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def speculative_config(args: argparse.Namespace, method: str) -> SpeculativeConfig:

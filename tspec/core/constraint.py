@@ -1,5 +1,6 @@
 """The protocol of grammars and whatever else decides, from the text so far, which tokens may come next."""
 
+from collections.abc import Collection
 from typing import Protocol
 
 import numpy as np
@@ -9,20 +10,28 @@ class ConstraintState(Protocol):
     """Where one sequence stands in its constraint. It walks down candidates and back up again."""
 
     def fill_mask(self, mask: np.ndarray) -> None:
-        """Write which tokens may come next: `mask` int32 [ceil(V / 32)], one bit a token, the lowest bit first."""
+        """Write which tokens may come next: `mask` int32 [ceil(V / 32)], one bit a token, the lowest bit first.
+
+        Bits past the vocabulary are ignored. A stop token ends the text, so it is allowed where the text is complete.
+
+        Errors   ConfigError where the constraint cannot go on; the state is as before
+        """
 
     def advance(self, token: int) -> bool:
-        """Take `token` as the next one; False, and nothing changed, where it may not come."""
+        """Take `token` as the next one; False, and nothing changed, where it may not come.
 
-    def rollback(self, count: int) -> None:
-        """Take back the last `count` tokens that were advanced over."""
+        Errors   ConfigError as for `fill_mask`
+        """
+
+    def take_back(self, count: int) -> None:
+        """Go back to before the last `count` tokens that were advanced over."""
 
 
 class LogitsConstraint(Protocol):
     """What may be written. Shared by requests: each starts a state of its own."""
 
-    def start(self, vocab_size: int) -> ConstraintState:
-        """Return the state of an empty output.
+    def start(self, vocab_size: int, stop_ids: Collection[int]) -> ConstraintState:
+        """Return the state of an empty output of a request that ends at any of `stop_ids`.
 
         Errors   ConfigError where the constraint was made for another vocabulary
         """

@@ -1,4 +1,4 @@
-"""The one source of randomness: numbers that follow from (seed, absolute position, stream, token), and from nothing else.
+"""The one source of randomness: numbers that follow from (seed, absolute position, stream, token) alone.
 
 No state: a token's noise is the same whichever batch, bucket, tree or proposer it is drawn in, and a replayed plan is
 right by construction. This file is the definition; the kernels of each backend compute the same bits.

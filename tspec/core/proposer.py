@@ -9,17 +9,36 @@ from tspec.core.tree import CandidateTrees
 
 
 @dataclass(frozen=True, slots=True)
+class DraftSampling:
+    """How the target samples each row, for a proposer that draws its candidates.
+
+    temperature  float32 [B]  0 for greedy rows
+    seeds        int64 [B]
+    positions    int32 [B]    absolute position of the root; a candidate at depth d stands at position + d
+
+    With core/noise.py's stream DRAFT the draws are independent of the target's: then they need the ratio test. With
+    stream TARGET they are coupled to the target's own samples: then they are matched, and must not be tested by ratio.
+    """
+
+    temperature: np.ndarray
+    seeds: np.ndarray
+    positions: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
 class DraftBatch:
     """The rows of one round, in the order of the verify pass.
 
     slots      int32 [B]  the sequence of each row, as given to `admit`
     roots      int32 [B]  newest committed token of each row
     max_nodes  int32 [B]  most nodes a row's tree may have, root included (at least 1)
+    sampling   how the target samples; None where that is of no use
     """
 
     slots: np.ndarray
     roots: np.ndarray
     max_nodes: np.ndarray
+    sampling: DraftSampling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +61,8 @@ class Proposer(Protocol):
       - answers every row, in order; a tree with only its root is a legal answer
       - marks nothing as accepted itself: it learns in `observe`, token by token, what was committed
       - owns its own memory, and never sees the target's KV
+      - that draws candidates at random says so, and gives the law that it drew them from (`CandidateTrees`): whether
+        a place is proposed for at all depends on what is before it, never on what was drawn there
     """
 
     name: str

@@ -1,7 +1,7 @@
 """What a user may ask of one request. Impossible values raise ConfigError on construction, before anything runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tspec.core.checks import need_choice, need_int, need_number
 from tspec.core.constraint import LogitsConstraint
@@ -159,3 +159,16 @@ def _token_ids(name: str, values: Sequence[int]) -> tuple[int, ...]:
     for token in ids:
         need_int(f"{name} entry", token, low=0)
     return ids
+
+
+def split_samples(params: SamplingParams) -> list[SamplingParams]:
+    """Return the parameters of each of the `n` samples: the same but for their seeds, `seed + j` for sample j.
+
+    Without a seed, and where decoding is greedy, each is left as it is.
+    """
+    if params.n == 1:
+        return [params]
+    fixed = replace(params, n=1, temperature=params.effective_temperature)
+    if params.seed is None:
+        return [fixed] * params.n
+    return [replace(fixed, seed=(params.seed + sample) & MAX_SEED) for sample in range(params.n)]

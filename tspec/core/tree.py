@@ -20,11 +20,21 @@ class CandidateTrees:
     tokens     int32 [B, T]  node tokens; node 0 is the root, the newest committed token
     parents    int32 [B, T]  parents come before their children; NO_PARENT for node 0
     num_nodes  int32 [B]     nodes past it are padding
+
+    A proposer that draws candidates at random gives two more; without them all are certain, and are matched:
+
+    is_sampled      int32 [B, T]         1 where the children of a node were drawn, in node order and without
+                                         replacement, from `draft_logprobs` of that node
+    draft_logprobs  float32 [B, T, Q]    log of those probabilities over the draft's vocabulary, -inf for none. They
+                                         sum to one; to less where a draw was dropped for what it was: then they are
+                                         those of the draws that are kept, and the node has no child
     """
 
     tokens: np.ndarray
     parents: np.ndarray
     num_nodes: np.ndarray
+    is_sampled: np.ndarray | None = None
+    draft_logprobs: np.ndarray | None = None
 
     def check(self) -> None:
         """Raise ShapeError unless each row is a tree in which no two children of a node share a token."""
@@ -36,8 +46,23 @@ class CandidateTrees:
                 need=f"[B, T], [B, T] and [B] with T <= {MAX_NODES}",
                 fix="Fix the proposer.",
             )
+        self._check_draft()
         for row in range(rows):
             self._check_row(row)
+
+    def _check_draft(self) -> None:
+        shape = self.tokens.shape
+        sampled, logprobs = self.is_sampled, self.draft_logprobs
+        if sampled is None and logprobs is None:
+            return
+        if sampled is None or logprobs is None or sampled.shape != shape or logprobs.shape[:2] != shape:
+            raise ShapeError(
+                "drawn candidates",
+                got=f"is_sampled {None if sampled is None else sampled.shape}, "
+                f"draft_logprobs {None if logprobs is None else logprobs.shape}",
+                need=f"both, {list(shape)} and {[*shape, 'Q']}",
+                fix="Fix the proposer.",
+            )
 
     def _check_row(self, row: int) -> None:
         count = int(self.num_nodes[row])

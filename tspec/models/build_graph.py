@@ -6,6 +6,7 @@ from typing import Any
 from tspec.core.config import ModelConfig
 from tspec.core.dtypes import DType
 from tspec.core.errors import ConfigError
+from tspec.core.sampling import EDITED, FUSED, SAMPLING, pass_kind
 from tspec.core.sampling_params import MAX_LOGPROBS
 from tspec.graph.builder import GraphBuilder, weight
 from tspec.graph.ir import Graph, Role, Value
@@ -28,20 +29,12 @@ LAYERS: Mapping[str, LayerBuilder] = {
 
 HEADS = ("all", "ratio", "last", "prompt", "none")
 
-SAMPLING = ("fused", "filtered", "edited")
-"""What happens to the logits before a token is chosen, each with all before it:
-
-fused     divided by the temperature, inside the head's product: logits are never written
-filtered  top-k, top-p and min-p; log-probabilities come out too
-edited    bias, penalties and masks of each request, before the rest
-"""
-
 PASS_KINDS: Mapping[str, Mapping[str, Any]] = {
     **{
-        head if sampling == "fused" else f"{head}_{sampling}": {"head": head, "sampling": sampling}
+        pass_kind(head, sampling): {"head": head, "sampling": sampling}
         for head in ("all", "ratio", "last")
         for sampling in SAMPLING
-        if (head, sampling) != ("ratio", "fused")
+        if (head, sampling) != ("ratio", FUSED)
     },
     "prompt": {"head": "prompt"},
     "none": {"head": "none"},
@@ -54,7 +47,7 @@ def build_graph(
     config: ModelConfig,
     *,
     head: str = "all",
-    sampling: str = "fused",
+    sampling: str = FUSED,
     with_logits: bool = False,
     draft_vocab: int | None = None,
     activations: DType = DType.FLOAT32,
@@ -66,7 +59,7 @@ def build_graph(
                  "last": the last node alone reaches the head (the last chunk of a prefill); no verdict
                  "prompt": log-probabilities of a prompt's own tokens (`targets`); no verdict
                  "none": only keys and values are written (all other chunks)
-    sampling     one of SAMPLING
+    sampling     one of SAMPLING (core/sampling.py)
     with_logits  makes the logits an output of the graph too
     draft_vocab  tokens that a drawing proposer knows where they are fewer than the target's; for "ratio"
     activations  dtype of all rows: float32 on the CPU, the weights' own on cuda
@@ -103,8 +96,8 @@ def _choose(
     build: GraphBuilder, config: ModelConfig, logits: Value, head: str, sampling: str, draft_vocab: int | None
 ) -> list[Value]:
     """Sample after every row; accept and commit unless there is only one."""
-    edited = build.edit_logits("edited", logits) if sampling == "edited" else logits
-    kept = () if sampling == "fused" else build.find_kept(edited)
+    edited = build.edit_logits("edited", logits) if sampling == EDITED else logits
+    kept = () if sampling == FUSED else build.find_kept(edited)
     node_tokens = build.sample("node_tokens", edited, *kept[:2])
     if head == "last":
         verdict: tuple[Value, ...] = (node_tokens,)
@@ -115,7 +108,7 @@ def _choose(
         index = None if draft_vocab is None else draft_index(vocab)
         verdict = build.accept_ratio(node_tokens, edited, kept, draft_vocab or vocab, index)
     out_tokens, *where = verdict
-    logprobs = () if sampling == "fused" else build.token_logprobs(logits, out_tokens, MAX_LOGPROBS, *where)
+    logprobs = () if sampling == FUSED else build.token_logprobs(logits, out_tokens, MAX_LOGPROBS, *where)
     if head != "last":
         build.kv_commit(verdict[2], verdict[1])
     return [*verdict, *logprobs]

@@ -48,7 +48,7 @@ class CudaExecutor:
         return sum(tensor.numel() * tensor.element_size() for tensor in self._model.weights.values())
 
     def bind(self, kind: str, bucket: Bucket) -> DevicePlan:
-        """Return the bound plan of a kind of pass ("all", "last", "none", "logits") and bucket, not captured yet."""
+        """Return the bound plan of a kind of pass (models.PASS_KINDS) and bucket, not captured yet."""
         key = kind, bucket
         if key not in self._bound:
             self._bound[key] = bind_device_plan(self._make_plan(kind, bucket), self._model)

@@ -31,7 +31,7 @@ class CpuExecutor:
         return self._weights.size_bytes
 
     def prepare(self, kind: str, bucket: Bucket) -> BoundPlan:
-        """Return the bound plan of a kind of pass ("all", "last", "none", "logits") and bucket."""
+        """Return the bound plan of a kind of pass (models.PASS_KINDS) and bucket."""
         key = kind, bucket
         if key not in self._bound:
             plan = self._make_plan(kind, bucket)

@@ -8,13 +8,16 @@ import numpy as np
 
 from tspec.core.config import ModelConfig
 from tspec.core.errors import CapacityError, ConfigError
-from tspec.core.proposer import Committed, DraftBatch, Proposer
+from tspec.core.proposer import Committed, DraftBatch, DraftSampling, Proposer
+from tspec.core.sampling import FILTERED, FUSED, pass_kind
 from tspec.core.sampling_params import SamplingParams
 from tspec.core.shapes import blocks_for
 from tspec.core.tree import MAX_NODES, NO_PARENT, CandidateTrees
 from tspec.runtime.blocks import BlockPool
 from tspec.runtime.buckets import smallest_bucket
-from tspec.runtime.inputs import Executor, PassInputs
+from tspec.runtime.inputs import Executor, PassInputs, Rows
+from tspec.runtime.logprobs import read_logprobs
+from tspec.runtime.request_tables import logprob_counts, make_tables, request_inputs, sampling_of
 from tspec.runtime.sequence import FinishReason, Sequence
 
 _CHAIN_PARENTS = np.arange(NO_PARENT, MAX_NODES - 1, dtype=np.int32)
@@ -58,19 +61,21 @@ class Engine:
     def add(self, prompt: List[int], params: SamplingParams) -> Sequence:
         """Queue a request.
 
-        Errors   ConfigError for an empty prompt, or one that is not all ids of the vocabulary; CapacityError for one
-                 that leaves no room for a token in the context, or in the KV blocks
+        Errors   ConfigError for an empty prompt, or one that is not all ids of the vocabulary, and for parameters that
+                 name other ids; CapacityError for a prompt that leaves no room for a token in the context, or in the
+                 KV blocks
         """
         tokens = _whole_numbers(prompt)
         self._check_prompt(tokens)
-        limit = min(len(tokens) + params.max_tokens, self.max_model_len)
         eos = () if params.ignore_eos else self.config.eos_token_ids
+        stop_ids = frozenset((*eos, *params.stop_token_ids))
         sequence = Sequence(
             prompt=tokens.astype(np.int32),
             params=params,
-            stop_ids=frozenset((*eos, *params.stop_token_ids)),
-            max_length=limit,
+            stop_ids=stop_ids,
+            max_length=min(len(tokens) + params.max_tokens, self.max_model_len),
             tokens=tokens.tolist(),
+            tables=make_tables(params, tokens, stop_ids, self.config.vocab_size),
         )
         if params.max_tokens == 0:
             sequence.finish_reason = FinishReason.LENGTH
@@ -98,8 +103,13 @@ class Engine:
         A pass prefills every sequence that still has prompt left, else decodes all running ones.
         """
         self._admit()
-        prefilling = [each for each in self._running if each.prefix_len < len(each.prompt)]
-        advanced = self._prefill(prefilling) if prefilling else self._decode(self._running)
+        prefilling = [each for each in self._running if each.is_prefilling]
+        scored = [each for each in prefilling if each.params.prompt_logprobs is not None]
+        if scored:
+            self._score_prompts(scored)
+            advanced = []
+        else:
+            advanced = self._prefill(prefilling) if prefilling else self._decode(self._running)
         for sequence in [each for each in self._running if each.finish_reason is not None]:
             self._release(sequence)
         return advanced
@@ -159,41 +169,64 @@ class Engine:
 
     def _prefill(self, sequences: list[Sequence]) -> list[Sequence]:
         """Take the next chunk of each prompt through a pass; the last chunk of a prompt gives its first token."""
-        starts = [each.prefix_len for each in sequences]
-        counts = [min(MAX_NODES, len(each.prompt) - each.prefix_len) for each in sequences]
-        width = max(counts)
-        trees = CandidateTrees(
-            np.zeros((len(sequences), width), dtype=np.int32),
-            np.broadcast_to(_CHAIN_PARENTS[:width], (len(sequences), width)),
-            np.array(counts, dtype=np.int32),
-        )
-        for row, (sequence, start, count) in enumerate(zip(sequences, starts, counts, strict=True)):
-            trees.tokens[row, :count] = sequence.prompt[start : start + count]
+        trees = _next_chunks(sequences)
+        counts = trees.num_nodes.tolist()
         done = [
-            start + count == len(each.prompt)
-            for each, start, count in zip(sequences, starts, counts, strict=True)
+            sequence.prefix_len + count == sequence.num_prefilled
+            for sequence, count in zip(sequences, counts, strict=True)
         ]
-        outputs = self._run("last" if any(done) else "none", sequences, trees)
+        outputs: Mapping[str, np.ndarray] = {}
+        if any(done):
+            sampling = sampling_of(sequences)
+            requests = request_inputs(sequences, sampling, None, self.config.vocab_size)
+            outputs = self._run(pass_kind("last", sampling), sequences, trees, requests)
+        else:
+            self._run("none", sequences, trees, {})
         for sequence, count in zip(sequences, counts, strict=True):
             sequence.prefix_len += count
         finished = [row for row, is_done in enumerate(done) if is_done]
         if not finished:
             return []
-        tokens = outputs["node_tokens"][finished].astype(np.int32)
-        self._commit([sequences[row] for row in finished], tokens, np.ones(len(finished), dtype=np.int32))
-        return [sequences[row] for row in finished]
+        for row in finished:
+            sequences[row].stats.num_from_prefill = 1
+        outputs = {name: array[finished] for name, array in outputs.items()}
+        tokens = outputs["node_tokens"].astype(np.int32)
+        advanced = [sequences[row] for row in finished]
+        self._commit(advanced, tokens, np.ones(len(finished), dtype=np.int32), outputs)
+        return advanced
+
+    def _score_prompts(self, sequences: list[Sequence]) -> None:
+        """Take the next chunk of each prompt through a pass that gives the log-probabilities of what follows it."""
+        trees = _next_chunks(sequences)
+        targets = np.zeros(trees.tokens.shape, dtype=np.int32)
+        counts = trees.num_nodes.tolist()
+        for row, (sequence, count) in enumerate(zip(sequences, counts, strict=True)):
+            start = sequence.prefix_len + 1
+            targets[row, :count] = sequence.prompt[start : start + count]
+        wanted = logprob_counts([each.params.prompt_logprobs for each in sequences])
+        outputs = self._run("prompt", sequences, trees, {"targets": targets, "num_logprobs": wanted})
+        for row, (sequence, count) in enumerate(zip(sequences, counts, strict=True)):
+            sequence.prefix_len += count
+            sequence.prompt_logprobs += read_logprobs(outputs, row, targets[row, :count], wanted[row])
 
     def _decode(self, sequences: list[Sequence]) -> list[Sequence]:
         """One round: propose, verify, accept, commit."""
         batch = self._draft_batch(sequences)
         trees = self._proposer.propose(batch)
         self._check_trees(trees, batch)
-        outputs = self._run("all", sequences, trees)
+        sampling = sampling_of(sequences)
+        if trees.draft_logprobs is None:
+            kind, draft = pass_kind("all", sampling), {}
+        else:
+            sampling = FILTERED if sampling == FUSED else sampling
+            kind, draft = pass_kind("ratio", sampling), _draft_inputs(trees)
+        requests = request_inputs(sequences, sampling, trees, self.config.vocab_size)
+        outputs = self._run(kind, sequences, trees, requests | draft)
         num_out = outputs["num_out"][: len(sequences)]
         for sequence, nodes, out in zip(sequences, trees.num_nodes.tolist(), num_out.tolist(), strict=True):
             sequence.stats.add_pass(nodes - 1, out - 1)
             sequence.prefix_len += out
-        self._commit(sequences, outputs["out_tokens"][: len(sequences)], num_out)
+        self._commit(sequences, outputs["out_tokens"][: len(sequences)], num_out, outputs)
         return list(sequences)
 
     def _draft_batch(self, sequences: list[Sequence]) -> DraftBatch:
@@ -207,6 +240,11 @@ class Engine:
             slots=np.array([each.slot for each in sequences], dtype=np.int32),
             roots=np.array([each.tokens[-1] for each in sequences], dtype=np.int32),
             max_nodes=np.array(limits, dtype=np.int32),
+            sampling=DraftSampling(
+                temperature=np.array([each.tables.temperature for each in sequences], dtype=np.float32),
+                seeds=np.array([each.tables.seed for each in sequences], dtype=np.int64),
+                positions=np.array([each.prefix_len for each in sequences], dtype=np.int32),
+            ),
         )
 
     def _check_trees(self, trees: CandidateTrees, batch: DraftBatch) -> None:
@@ -226,21 +264,31 @@ class Engine:
                 fix="Use a proposer of the target's vocabulary.",
             )
 
-    def _run(self, kind: str, sequences: list[Sequence], trees: CandidateTrees) -> Mapping[str, np.ndarray]:
+    def _run(
+        self, kind: str, sequences: list[Sequence], trees: CandidateTrees, requests: Mapping[str, Rows]
+    ) -> Mapping[str, np.ndarray]:
         width = max(len(each.blocks) for each in sequences)
         table = np.zeros((len(sequences), width), dtype=np.int32)
         for row, sequence in enumerate(sequences):
             table[row, : len(sequence.blocks)] = sequence.block_row
         prefix_len = np.array([each.prefix_len for each in sequences], dtype=np.int32)
         bucket = smallest_bucket(len(sequences), int(trees.num_nodes.max()))
-        return self.executor.run(kind, bucket, PassInputs(trees, prefix_len, table))
+        return self.executor.run(kind, bucket, PassInputs(trees, prefix_len, table, requests))
 
-    def _commit(self, sequences: list[Sequence], tokens: np.ndarray, counts: np.ndarray) -> None:
+    def _commit(
+        self,
+        sequences: list[Sequence],
+        tokens: np.ndarray,
+        counts: np.ndarray,
+        outputs: Mapping[str, np.ndarray],
+    ) -> None:
         """Append what was verified to each sequence, and tell the proposer what really became text."""
-        emitted = [
-            sequence.commit(tokens[row, :count].tolist())
-            for row, (sequence, count) in enumerate(zip(sequences, counts.tolist(), strict=True))
-        ]
+        emitted = []
+        for row, (sequence, count) in enumerate(zip(sequences, counts.tolist(), strict=True)):
+            emitted.append(sequence.commit(tokens[row, :count].tolist()))
+            if sequence.params.logprobs is not None:
+                kept = tokens[row, : emitted[-1]]
+                sequence.logprobs += read_logprobs(outputs, row, kept, sequence.params.logprobs)
         self._proposer.observe(
             Committed(
                 slots=np.array([each.slot for each in sequences], dtype=np.int32),
@@ -249,6 +297,25 @@ class Engine:
                 num_accepted=counts - 1,
             )
         )
+
+
+def _next_chunks(sequences: list[Sequence]) -> CandidateTrees:
+    """The next tokens of each prompt, as chains."""
+    counts = [min(MAX_NODES, each.num_prefilled - each.prefix_len) for each in sequences]
+    width = max(counts)
+    trees = CandidateTrees(
+        np.zeros((len(sequences), width), dtype=np.int32),
+        np.broadcast_to(_CHAIN_PARENTS[:width], (len(sequences), width)),
+        np.array(counts, dtype=np.int32),
+    )
+    for row, (sequence, count) in enumerate(zip(sequences, counts, strict=True)):
+        trees.tokens[row, :count] = sequence.prompt[sequence.prefix_len : sequence.prefix_len + count]
+    return trees
+
+
+def _draft_inputs(trees: CandidateTrees) -> dict[str, Rows]:
+    assert trees.is_sampled is not None and trees.draft_logprobs is not None
+    return {"is_sampled": trees.is_sampled, "draft_logprobs": trees.draft_logprobs}
 
 
 def _whole_numbers(prompt: List[int]) -> np.ndarray:

@@ -7,14 +7,17 @@ from enum import Enum
 
 import numpy as np
 
+from tspec.core.sampling import NO_TOKEN, TokenLogprobs
 from tspec.core.sampling_params import SamplingParams
+from tspec.runtime.request_tables import RequestTables
 
 
 class FinishReason(Enum):
-    """Why a sequence ended: at a stop token, or at max_tokens or the context limit."""
+    """Why a sequence ended: at a stop token, at max_tokens or the context limit, or where no token was possible."""
 
     STOP = "stop"
     LENGTH = "length"
+    ERROR = "error"
 
 
 @dataclass(slots=True)
@@ -23,6 +26,7 @@ class SequenceStats:
 
     num_passes: int = 0
     num_emitted: int = 0
+    num_from_prefill: int = 0
     num_drafts: int = 0
     num_candidates: int = 0
     num_accepted: int = 0
@@ -34,8 +38,8 @@ class SequenceStats:
 
     @property
     def tokens_per_pass(self) -> float | None:
-        """Mean num_emitted a verify pass, bonus included; the first token comes from prefill and is left out."""
-        return (self.num_emitted - 1) / self.num_passes if self.num_passes else None
+        """Mean num_emitted a verify pass, bonus included; a first token that prefill gave is left out."""
+        return (self.num_emitted - self.num_from_prefill) / self.num_passes if self.num_passes else None
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -81,11 +85,15 @@ class Sequence:
     stop_ids: frozenset[int]
     max_length: int
     tokens: list[int]
+    tables: RequestTables
     slot: int = -1
     prefix_len: int = 0
     blocks: list[int] = field(default_factory=list)
     block_row: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     finish_reason: FinishReason | None = None
+    error: str | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     stats: SequenceStats = field(default_factory=SequenceStats)
 
     @property
@@ -103,6 +111,17 @@ class Sequence:
         return self.tokens[len(self.prompt) + start :]
 
     @property
+    def num_prefilled(self) -> int:
+        """Tokens of the prompt that prefill takes. A prompt whose log-probabilities are asked for keeps its last one
+        back: it is the root of the first verify pass, whereas the pass of prefill scores the tokens before it."""
+        return len(self.prompt) - (self.params.prompt_logprobs is not None)
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether the prompt has tokens left that are not in the KV cache."""
+        return self.prefix_len < self.num_prefilled
+
+    @property
     def num_remaining(self) -> int:
         """Most tokens that may still be emitted."""
         return self.max_length - len(self.tokens)
@@ -113,19 +132,32 @@ class Sequence:
         What comes after the first stop is dropped: a run of accepted candidates ends where plain decoding ends.
         """
         now = time.perf_counter()
-        emitted = 0
+        emitted = []
         for token in tokens:
+            if token == NO_TOKEN:
+                self._fail()
+                break
             self.tokens.append(int(token))
-            emitted += 1
+            emitted.append(int(token))
             if int(token) in self.stop_ids:
                 self.finish_reason = FinishReason.STOP
             elif len(self.tokens) >= self.max_length:
                 self.finish_reason = FinishReason.LENGTH
             if self.finish_reason is not None:
                 break
-        self.stats.num_emitted += emitted
+        self.tables.commit(emitted)
+        self.stats.num_emitted += len(emitted)
         if self.stats.first_token_s is None:
             self.stats.first_token_s = now
         if self.finish_reason is not None:
             self.stats.end_s = now
-        return emitted
+        return len(emitted)
+
+    def _fail(self) -> None:
+        """No token could follow the text: the model's logits are broken, or everything is forbidden."""
+        self.finish_reason = FinishReason.ERROR
+        masks = "bad_words, allowed_token_ids, min_tokens and constraint of this request"
+        self.error = (
+            f"token {self.num_output + 1} of the output: got no logit above minus infinity, need at least one. "
+            f"Check {masks if self.params.has_mask else 'the weights of the model'}."
+        )

@@ -20,7 +20,8 @@ def test_the_head_prints_as_one_op():
     fused = fuse_head_sample(build_graph(tiny_config()))
     assert ops_text(fused).splitlines()[-5:-3] == [
         "norm: f32[B, T, 24] = rms_norm(layers.1.mlp_residual, model.norm.weight) eps=1e-05",
-        "node_tokens: i32[B, T] = head_sample(norm, lm_head.weight, -, temperature, seed, prefix_len, depth, num_nodes)",
+        "node_tokens: i32[B, T] = "
+        "head_sample(norm, lm_head.weight, -, temperature, seed, prefix_len, depth, num_nodes)",
     ]
     assert fuse_head_sample(fused) == fused
 

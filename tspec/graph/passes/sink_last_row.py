@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from tspec.graph.builder import NUM_NODES
 from tspec.graph.ir import Graph, Op, Role, Value
 from tspec.graph.ops import OPS
+from tspec.graph.static_inputs import NUM_NODES
 
 
 def sink_last_row(graph: Graph) -> Graph:

@@ -25,8 +25,10 @@ def norm_head_logits(
 def head_sample(
     attrs: dict, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *request: torch.Tensor
 ) -> tuple[torch.Tensor]:
-    """sample of head_logits; `request` is what `sample` takes after the logits"""
-    return sample(attrs, head_logits(attrs, x, weight, bias)[0], *request, None, None)
+    """sample of head_logits; `request` is what `sample` takes between the logits and what is kept of them"""
+    temperature, seed, prefix_len, depth, num_nodes = request
+    (logits,) = head_logits(attrs, x, weight, bias)
+    return sample(attrs, logits, temperature, seed, prefix_len, depth, num_nodes, None, None)
 
 
 def norm_head_sample(
