@@ -92,6 +92,7 @@ def build_engine(
         max_num_seqs=options.max_num_seqs,
         max_candidates=max_candidates,
         node_budget=MAX_NODES if is_cuda else num_cheap_nodes,
+        acceptance=speculative.acceptance,
     )
 
 

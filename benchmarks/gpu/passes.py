@@ -19,7 +19,7 @@ NODES, ROWS = (1, 4, 8, 16, 64), (1, 2, 4, 8)
 DETAILED = (Bucket(1, 1), Bucket(1, 16), Bucket(8, 64))
 """Buckets whose kernels are timed one kind at a time; those of one sequence run with PDL, too."""
 
-UNREAD = ("embed", "rope_table")
+UNREAD = ("embed", "derived")
 """Weights of which a pass reads a few rows."""
 
 

@@ -11,8 +11,8 @@ import re
 import pytest
 
 from tspec.kernels.cuda.attention_cases import HEAD_DIMS, attention_case
-from tspec.kernels.cuda.attention_launch import default_attention_tuned
 from tspec.kernels.cuda.resources import TARGETS, compile_case
+from tspec.kernels.cuda.tuned import default_attention_tuned
 
 FEW, MANY = 1, 64
 """Query rows a KV head that run in the narrowest row tile, and in the widest that is a default."""

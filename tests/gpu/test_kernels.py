@@ -16,11 +16,10 @@ from support.on_device import moved
 from tspec.core.dtypes import DType
 from tspec.core.tree import fill_ancestors
 from tspec.kernels.cuda.accept import accept_match
-from tspec.kernels.cuda.attention_launch import default_attention_tuned
 from tspec.kernels.cuda.head import argmax
 from tspec.kernels.cuda.kv_commit import kv_commit
 from tspec.kernels.cuda.rows import embed, last_row
-from tspec.kernels.cuda.tuned import default_tuned
+from tspec.kernels.cuda.tuned import default_attention_tuned, default_tuned
 from tspec.kernels.reference import REFERENCES
 
 pytestmark = pytest.mark.gpu

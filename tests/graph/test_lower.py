@@ -63,8 +63,8 @@ def test_weights_say_which_tensors_they_join_and_who_reads_them():
     uses = {name: spec.use for name, spec in weights.items() if "layers.0" not in name}
     assert uses == {
         "model.embed_tokens.weight": "embed",
-        "rope.cos": "rope_table",
-        "rope.sin": "rope_table",
+        "rope.cos": "derived",
+        "rope.sin": "derived",
         "model.layers.1.input_layernorm.weight": "norm",
         f"{attention}.qkv_proj.weight": "matrix",
         f"{attention}.q_norm.weight": "norm",

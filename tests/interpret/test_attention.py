@@ -14,7 +14,7 @@ from support.kernel_case import chains, random_trees
 from support.layer_attention import Attention, hold, make_layer, reference, root_alone
 
 from tspec.core.errors import ContractError
-from tspec.kernels.cuda.attention_launch import AttentionTuned
+from tspec.kernels.cuda.tuned import AttentionTuned
 
 TUNED = AttentionTuned()
 SMALL = AttentionTuned(chunk_tiles=1)

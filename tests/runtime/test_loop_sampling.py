@@ -196,7 +196,7 @@ def test_where_nothing_may_come_this_request_fails_and_the_others_go_on(plain):
         plain.step()
     assert other.output_ids == alone
     assert broken.finish_reason is FinishReason.ERROR and broken.output_ids == [4]
-    assert "token 2 of the output: got no logit above minus infinity" in broken.error
+    assert "after 1 tokens allowed_token_ids and bad_words leave none" in broken.error
 
 
 @pytest.mark.parametrize("params", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.9}], ids=str)

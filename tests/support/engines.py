@@ -31,6 +31,7 @@ def with_proposer(
     max_candidates: int = 7,
     max_num_seqs: int = 8,
     node_budget: int = 64,
+    acceptance: str = "auto",
 ) -> Engine:
     """An engine of its own on the same weights and KV memory. Use one of them at a time."""
     return Engine(
@@ -41,6 +42,7 @@ def with_proposer(
         max_num_seqs=max_num_seqs,
         max_candidates=max_candidates,
         node_budget=node_budget,
+        acceptance=acceptance,
     )
 
 

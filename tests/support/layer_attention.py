@@ -9,8 +9,9 @@ import torch
 from tspec.core.shapes import BLOCK_TOKENS
 from tspec.core.tree import CandidateTrees, fill_ancestors
 from tspec.kernels.cuda.attention import rope_attention
-from tspec.kernels.cuda.attention_launch import AttentionShape, AttentionTuned
+from tspec.kernels.cuda.attention_launch import AttentionShape
 from tspec.kernels.cuda.launch import Scratch
+from tspec.kernels.cuda.tuned import AttentionTuned
 from tspec.kernels.reference import REFERENCES
 
 POSITIONS = 900

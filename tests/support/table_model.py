@@ -19,7 +19,8 @@ def table_checkpoint(
 ) -> None:
     """Write a llama that says next_token[t] after t, and t + 1 (modulo `vocab`) where the table has no t.
 
-    After a token of `nan_tokens` every logit is NaN. Embeddings are one-hot, attention and MLP add nothing, and the head holds the table.
+    After a token of `nan_tokens` every logit is NaN. Embeddings are one-hot, attention and MLP add nothing, and the
+    head holds the table.
     """
     model = tiny_checkpoint(
         folder,

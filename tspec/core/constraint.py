@@ -1,9 +1,19 @@
 """The protocol of grammars and whatever else decides, from the text so far, which tokens may come next."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 import numpy as np
+
+from tspec.core.shapes import mask_words
+
+
+def token_bits(vocab_size: int, tokens: Iterable[int]) -> np.ndarray:
+    """Return int32 [ceil(V / 32)] with the bits of `tokens` set, the lowest bit first; ids past V are left out."""
+    flags = np.zeros(mask_words(vocab_size) * 32, dtype=np.bool_)
+    ids = np.fromiter(tokens, dtype=np.int64)
+    flags[ids[ids < vocab_size]] = True
+    return np.packbits(flags, bitorder="little").view("<i4").astype(np.int32)
 
 
 class ConstraintState(Protocol):

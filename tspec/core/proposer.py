@@ -15,14 +15,15 @@ class DraftSampling:
     temperature  float32 [B]  0 for greedy rows
     seeds        int64 [B]
     positions    int32 [B]    absolute position of the root; a candidate at depth d stands at position + d
-
-    With core/noise.py's stream DRAFT the draws are independent of the target's: then they need the ratio test. With
-    stream TARGET they are coupled to the target's own samples: then they are matched, and must not be tested by ratio.
+    stream       of core/noise.py, to draw with. DRAFT: independent of the target's samples; the trees have to give
+                 the law (`draft_logprobs`) for the ratio test. TARGET: the target's own noise, which makes both agree
+                 often; the candidates are matched, and the trees must give no law
     """
 
     temperature: np.ndarray
     seeds: np.ndarray
     positions: np.ndarray
+    stream: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from tspec.core.tree import MAX_NODES
 
 METHODS = ("ngram", "none")
 OCCURRENCES = ("latest", "earliest")
+ACCEPTANCES = ("auto", "match", "ratio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,9 @@ class SpeculativeConfig:
                             little more than the price of one token (7 with AVX-512, 3 with AVX2)
     prompt_lookup_min/max   shortest and longest suffix that n-gram lookup matches, in tokens
     occurrence              which earlier copy n-gram lookup continues: "latest" or "earliest"
+    acceptance              for a proposer that draws its candidates: "match", coupled to the target by the same noise,
+                            so that the same seed gives the same text as plain decoding; "ratio", rejection sampling,
+                            which accepts more; "auto": ratio. Certain candidates are always matched, which is the same
 
     Errors: ConfigError for unknown keys, unknown methods and bounds that exclude each other.
     """
@@ -30,6 +34,7 @@ class SpeculativeConfig:
     prompt_lookup_min: int = 1
     prompt_lookup_max: int = 6
     occurrence: str = "latest"
+    acceptance: str = "auto"
 
     def __post_init__(self) -> None:
         need_choice("speculative method", self.method, METHODS)
@@ -38,6 +43,7 @@ class SpeculativeConfig:
         need_int("prompt_lookup_min", self.prompt_lookup_min, low=1)
         need_int("prompt_lookup_max", self.prompt_lookup_max, low=1, high=16)
         need_choice("occurrence", self.occurrence, OCCURRENCES)
+        need_choice("acceptance", self.acceptance, ACCEPTANCES)
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise ConfigError(
                 "prompt_lookup_min",

@@ -67,8 +67,8 @@ def _weights(graph: Graph, dims: Mapping[str, int]) -> dict[str, WeightSpec]:
 
 
 def _use(kind: str, label: str) -> str:
-    if label in ("cos", "sin"):
-        return "rope_table"
+    if label in ("cos", "sin", "draft_index"):
+        return "derived"
     if label == "bias":
         return "bias"
     if kind in NORMS or label in ("norm", "q_norm", "k_norm"):

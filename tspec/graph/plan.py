@@ -34,7 +34,7 @@ class WeightSpec:
     """A weight that a plan reads: the checkpoint tensors `parts`, joined along dim 0, as `shape`.
 
     `use` says what it is read as, which decides how a backend packs it: "embed" (a table of rows alone), "matrix",
-    "gate_up" (a matrix of two halves that are used together), "norm", "bias" or "rope_table".
+    "gate_up" (a matrix of two halves that are used together), "norm", "bias" or "derived".
     """
 
     name: str

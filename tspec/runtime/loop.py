@@ -8,6 +8,7 @@ import numpy as np
 
 from tspec.core.config import ModelConfig
 from tspec.core.errors import CapacityError, ConfigError
+from tspec.core.noise import DRAFT, TARGET
 from tspec.core.proposer import Committed, DraftBatch, DraftSampling, Proposer
 from tspec.core.sampling import FILTERED, FUSED, pass_kind
 from tspec.core.sampling_params import SamplingParams
@@ -17,6 +18,7 @@ from tspec.runtime.blocks import BlockPool
 from tspec.runtime.buckets import smallest_bucket
 from tspec.runtime.inputs import Executor, PassInputs, Rows
 from tspec.runtime.logprobs import read_logprobs
+from tspec.runtime.prompt import read_prompt
 from tspec.runtime.request_tables import logprob_counts, make_tables, request_inputs, sampling_of
 from tspec.runtime.sequence import FinishReason, Sequence
 
@@ -29,6 +31,7 @@ class Engine:
     A sequence reserves KV blocks for all it may ever need when it is admitted; until they are free it waits.
     node_budget   nodes a verify pass may have in all while speculating: what the host computes at about the
                   price of one (beyond it, plain decoding of the same batch would be faster)
+    acceptance    of candidates that a proposer draws: SpeculativeConfig.acceptance
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Engine:
         max_num_seqs: int,
         max_candidates: int,
         node_budget: int,
+        acceptance: str = "auto",
     ) -> None:
         self.config = config
         self.max_model_len = max_model_len
@@ -48,6 +52,7 @@ class Engine:
         self._proposer = proposer
         self._max_candidates = max_candidates
         self._node_budget = node_budget
+        self._draft_stream = TARGET if acceptance == "match" else DRAFT
         self._blocks = BlockPool(executor.num_blocks)
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
         self._waiting: deque[Sequence] = deque()
@@ -65,8 +70,7 @@ class Engine:
                  name other ids; CapacityError for a prompt that leaves no room for a token in the context, or in the
                  KV blocks
         """
-        tokens = _whole_numbers(prompt)
-        self._check_prompt(tokens)
+        tokens = read_prompt(prompt, self.config.vocab_size, self.max_model_len)
         eos = () if params.ignore_eos else self.config.eos_token_ids
         stop_ids = frozenset((*eos, *params.stop_token_ids))
         sequence = Sequence(
@@ -119,29 +123,6 @@ class Engine:
         for sequence in [*self._running, *self._waiting]:
             self.abort(sequence)
         self.executor.close()
-
-    def _check_prompt(self, tokens: np.ndarray) -> None:
-        if tokens.size == 0:
-            raise ConfigError(
-                "prompt",
-                got="no tokens",
-                need="at least one",
-                fix="Give a text, or a model with a start token.",
-            )
-        if tokens.ndim != 1 or tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
-            raise ConfigError(
-                "prompt tokens",
-                got=f"ids {tokens.min()} to {tokens.max()}",
-                need=f"ids from 0 to {self.config.vocab_size - 1}",
-                fix="Use the tokenizer of this checkpoint.",
-            )
-        if len(tokens) >= self.max_model_len:
-            raise CapacityError(
-                "prompt length",
-                got=f"{len(tokens)} tokens",
-                need=f"at most {self.max_model_len - 1} (max_model_len {self.max_model_len}, less one to emit)",
-                fix="Shorten the prompt, or raise max_model_len if the model allows it.",
-            )
 
     def _num_blocks(self, sequence: Sequence) -> int:
         """Blocks for the longest text, and for candidates that stand behind it."""
@@ -244,6 +225,7 @@ class Engine:
                 temperature=np.array([each.tables.temperature for each in sequences], dtype=np.float32),
                 seeds=np.array([each.tables.seed for each in sequences], dtype=np.int64),
                 positions=np.array([each.prefix_len for each in sequences], dtype=np.int32),
+                stream=self._draft_stream,
             ),
         )
 
@@ -255,6 +237,13 @@ class Engine:
                 raise ConfigError(
                     f"nodes {what}", got=nodes, need=f"1 to {most}", fix="Correct the proposer."
                 )
+        if trees.draft_logprobs is not None and self._draft_stream == TARGET:
+            raise ConfigError(
+                f"candidates {what}",
+                got="the law that they were drawn from",
+                need='none with acceptance "match", where the noise is the target\'s own',
+                fix="Correct the proposer: a ratio test of coupled candidates would not be lossless.",
+            )
         live = trees.tokens[np.arange(trees.tokens.shape[1]) < trees.num_nodes[:, None]]
         if live.min() < 0 or live.max() >= self.config.vocab_size:
             raise ConfigError(
@@ -316,20 +305,3 @@ def _next_chunks(sequences: list[Sequence]) -> CandidateTrees:
 def _draft_inputs(trees: CandidateTrees) -> dict[str, Rows]:
     assert trees.is_sampled is not None and trees.draft_logprobs is not None
     return {"is_sampled": trees.is_sampled, "draft_logprobs": trees.draft_logprobs}
-
-
-def _whole_numbers(prompt: List[int]) -> np.ndarray:
-    """A prompt as int64; nothing is rounded or parsed on the way."""
-    try:
-        tokens = np.asarray(prompt)
-    except ValueError:  # lists of different lengths
-        tokens = np.array([prompt], dtype=object)
-    if tokens.size > 0 and tokens.dtype.kind not in "iu":
-        shown = repr(prompt)
-        raise ConfigError(
-            "prompt tokens",
-            got=shown if len(shown) <= 40 else f"{shown[:40]}…",
-            need="a flat list of token ids",
-            fix="Pass whole numbers, or a text.",
-        )
-    return tokens.astype(np.int64)

@@ -4,7 +4,7 @@ Kept in step with the text: counts and masks follow what was committed. Knows no
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,6 +56,16 @@ class RequestTables:
         if self.masks is not None:
             self.masks.commit(tokens)
 
+    def why_no_token(self, tokens: Sequence[int], num_output: int) -> str:
+        """Say why no token could come after `tokens`."""
+        error = None if self.masks is None else self.masks.why_no_token(tokens, num_output)
+        if error is not None:
+            return str(error)
+        return (
+            f"logits after {num_output} tokens of output: got none above minus infinity, need at least one. "
+            "Check the weights of the model."
+        )
+
 
 def make_tables(
     params: SamplingParams, prompt: np.ndarray, stop_ids: frozenset[int], vocab_size: int
@@ -64,7 +74,7 @@ def make_tables(
 
     Errors   ConfigError for a token id that is not in the vocabulary, and for a constraint made for another one
     """
-    _check_ids(params, vocab_size)
+    _check_bias(params.logit_bias, vocab_size)
     seed = secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed
     tables = RequestTables(params, params.effective_temperature, seed, FUSED)
     if params.has_filter or params.logprobs is not None:
@@ -122,7 +132,7 @@ def request_inputs(
         }
     if sampling == EDITED:
         inputs |= {
-            "edits": np.array([each.tables.edits for each in requests], dtype=np.int32),
+            "edits": np.array([_edits(each) for each in requests], dtype=np.int32),
             "penalties": np.array([_penalties(each) for each in params], dtype=np.float32),
             "counts": [each.tables.counts for each in requests],
             "bias": [each.tables.bias for each in requests],
@@ -136,6 +146,13 @@ def logprob_counts(wanted: Sequence[int | None]) -> np.ndarray:
     return np.array([-1 if count is None else count for count in wanted], dtype=np.int32)
 
 
+def _edits(request: Request) -> int:
+    """The edits that do something at this place of the text."""
+    masks = request.tables.masks
+    is_free = masks is not None and not masks.applies(request.num_output)
+    return request.tables.edits & ~EDIT_MASK if is_free else request.tables.edits
+
+
 def _penalties(params: SamplingParams) -> tuple[float, float, float]:
     return params.repetition_penalty, params.presence_penalty, params.frequency_penalty
 
@@ -143,29 +160,24 @@ def _penalties(params: SamplingParams) -> tuple[float, float, float]:
 def _mask(request: Request, row: int, trees: CandidateTrees | None, vocab_size: int) -> np.ndarray | None:
     """The mask of each node of row `row`, or of the newest token."""
     masks = request.tables.masks
-    if masks is None:
+    if masks is None or not masks.applies(request.num_output):
         return None
-    if trees is None:
-        tokens, parents, count = np.array(request.tokens[-1:]), np.array([-1]), 1
-    else:
-        tokens, parents, count = trees.tokens[row], trees.parents[row], int(trees.num_nodes[row])
+    count = 1 if trees is None else int(trees.num_nodes[row])
     out = np.zeros((count, mask_words(vocab_size)), dtype=np.int32)
-    masks.fill(out, request.tokens, request.num_output, tokens, parents, count)
+    if trees is None:
+        masks.fill_root(out[0], request.tokens, request.num_output)
+    else:
+        node_tokens, parents = trees.tokens[row], trees.parents[row]
+        masks.fill(out, request.tokens, request.num_output, node_tokens, parents, count)
     return out
 
 
-def _check_ids(params: SamplingParams, vocab_size: int) -> None:
-    named = {
-        "logit_bias": params.logit_bias,
-        "allowed_token_ids": params.allowed_token_ids or (),
-        "bad_words": [token for word in params.bad_words if not isinstance(word, str) for token in word],
-    }
-    for name, tokens in named.items():
-        for token in tokens:
-            if token >= vocab_size:
-                raise ConfigError(
-                    f"{name} token id",
-                    got=token,
-                    need=f"ids from 0 to {vocab_size - 1}",
-                    fix="Use the tokenizer of this checkpoint.",
-                )
+def _check_bias(logit_bias: Mapping[int, float], vocab_size: int) -> None:
+    for token in logit_bias:
+        if token >= vocab_size:
+            raise ConfigError(
+                "logit_bias token id",
+                got=token,
+                need=f"ids from 0 to {vocab_size - 1}",
+                fix="Use the tokenizer of this checkpoint.",
+            )

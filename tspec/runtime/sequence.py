@@ -130,12 +130,13 @@ class Sequence:
         """Append tokens one by one, each through the checks of plain decoding; returns how many were emitted.
 
         What comes after the first stop is dropped: a run of accepted candidates ends where plain decoding ends.
+        NO_TOKEN ends the sequence with an error of its own.
         """
         now = time.perf_counter()
         emitted = []
         for token in tokens:
             if token == NO_TOKEN:
-                self._fail()
+                self.finish_reason = FinishReason.ERROR
                 break
             self.tokens.append(int(token))
             emitted.append(int(token))
@@ -146,18 +147,11 @@ class Sequence:
             if self.finish_reason is not None:
                 break
         self.tables.commit(emitted)
+        if self.finish_reason is FinishReason.ERROR:
+            self.error = self.tables.why_no_token(self.tokens, self.num_output)
         self.stats.num_emitted += len(emitted)
         if self.stats.first_token_s is None:
             self.stats.first_token_s = now
         if self.finish_reason is not None:
             self.stats.end_s = now
         return len(emitted)
-
-    def _fail(self) -> None:
-        """No token could follow the text: the model's logits are broken, or everything is forbidden."""
-        self.finish_reason = FinishReason.ERROR
-        masks = "bad_words, allowed_token_ids, min_tokens and constraint of this request"
-        self.error = (
-            f"token {self.num_output + 1} of the output: got no logit above minus infinity, need at least one. "
-            f"Check {masks if self.params.has_mask else 'the weights of the model'}."
-        )

@@ -13,7 +13,7 @@ from tspec.runtime.memory import allocate
 from tspec.runtime.torch_dtypes import TORCH_DTYPES
 
 _PACKED = {"matrix": pack_panels, "gate_up": pack_gate_up}
-_FLOAT32 = ("norm", "bias", "rope_table")
+_FLOAT32 = ("norm", "bias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def pack_weights(
     """Return every weight that `plan` reads: a pass with the head, so that no other plan reads more.
 
     load     returns a checkpoint tensor by name
-    tables   weights that no checkpoint holds: the rotary tables, float32 [positions, head_dim / 2]
+    tables   weights that no checkpoint holds ("derived"), by name
     Errors   CheckpointError for a matrix whose inner size is odd, which no kernel takes
     """
     memory = {}
@@ -55,7 +55,7 @@ def pack_weights(
 def _pack(
     spec: WeightSpec, load: Callable[[str], torch.Tensor], tables: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    if spec.use == "rope_table":
+    if spec.use == "derived":
         return _keep(torch.from_numpy(tables[spec.name]))
     parts = [load(part) for part in spec.parts]
     tensor = parts[0] if len(parts) == 1 else torch.cat(parts)
