@@ -79,6 +79,11 @@ class Maker:
         prefix = [0] * len(trees.num_nodes) if prefix_len is None else list(prefix_len)
         return static_inputs(trees, prefix, seed=self.seed)
 
+    def draws(self, temperature: Sequence[float]) -> dict[str, np.ndarray]:
+        """Temperatures and seeds, one a sequence."""
+        seeds = np.random.default_rng(self.seed).integers(0, 1 << 63, len(temperature))
+        return {"temperature": np.array(temperature, np.float32), "seed": seeds}
+
     def caches(
         self, inputs: dict[str, np.ndarray], num_kv_heads: int, head_dim: int, dtype: DType, layers: int = 1
     ):

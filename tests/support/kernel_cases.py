@@ -7,11 +7,12 @@ from support.cache_cases import CACHE_CASES
 from support.cpu_pass import Case, run_on_cpu, run_references
 from support.product_cases import PRODUCT_CASES
 from support.row_cases import ROW_CASES
+from support.sampling_cases import SAMPLING_CASES
 from support.tolerance import TOLERANCES
 
 from tspec.core.dtypes import DType
 
-KERNEL_CASES = [*ROW_CASES, *PRODUCT_CASES, *CACHE_CASES, *ATTENTION_CASES]
+KERNEL_CASES = [*ROW_CASES, *SAMPLING_CASES, *PRODUCT_CASES, *CACHE_CASES, *ATTENTION_CASES]
 
 THREADS = (1, 3)
 """More than the CPUs of a small machine: threads then have to give way to each other."""

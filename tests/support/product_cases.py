@@ -1,4 +1,4 @@
-"""Cases of the kernels that stream weights: linears, gate and up with SiLU, head with argmax, norms before them."""
+"""Cases of the kernels that stream weights: linears, gate and up with SiLU, heads, norms before them."""
 
 from functools import partial
 
@@ -6,12 +6,15 @@ from support.cpu_pass import Case
 from support.kernel_case import DTYPES, ENDING, RAGGED, KernelCase, Maker, chains
 
 from tspec.core.dtypes import DType
-from tspec.graph.builder import NUM_NODES
 from tspec.graph.ir import Op, Value
+from tspec.graph.static_inputs import DEPTH, NUM_NODES, PREFIX_LEN, SEED, TEMPERATURE
 
 F32, I32 = DType.FLOAT32, DType.INT32
 EPS = 1e-5
 LINEARS = ("linear", "linear_add", "norm_linear", "linear_silu_mul", "norm_linear_silu_mul")
+HEADS = ("head_logits", "norm_head_logits")
+DRAW = (TEMPERATURE, SEED, PREFIX_LEN, DEPTH, NUM_NODES)
+"""What a head that chooses tokens reads of the requests."""
 
 
 def linear(
@@ -25,7 +28,7 @@ def linear(
     last: bool = False,
     scale: float = 1.0,
 ) -> Case:
-    """One of LINEARS; each output has the size of 1. With `last`, on the last row of each sequence, as in a prefill."""
+    """One of LINEARS or HEADS; each output has the size of 1. With `last`, on the last row of each sequence."""
     trees = chains(counts)
     source, x = make.rows("x", trees.tokens.size, k)
     make.tensors["x.table"] *= scale
@@ -47,7 +50,7 @@ def linear(
     return Case(tuple(ops), (out,), make.tensors, make.inputs(trees), {})
 
 
-def head_argmax(
+def head_sample(
     make: Maker,
     dtype: DType,
     vocab: int,
@@ -55,11 +58,12 @@ def head_argmax(
     counts: tuple[int, ...],
     bias: bool = False,
     last: bool = False,
-    kind: str = "head_argmax",
+    kind: str = "head_sample",
 ) -> Case:
     """All in small whole numbers, so that logits are exact and many are equal; and a row of NaN.
 
     With a norm logits are not exact, but tokens with the same weights still have equal ones, and others differ by far.
+    Every other sequence is greedy.
     """
     trees = chains(counts)
     source, x = make.rows("x", trees.tokens.size, k)
@@ -75,8 +79,10 @@ def head_argmax(
         make.tensors[name].round_()
     out = Value("token", x.shape[:-1], I32)
     norm = [make.weight("norm", k)] if kind.startswith("norm_") else []
-    ops.append(Op(kind, (out,), (x, *norm, matrix, shift), {"eps": EPS} if norm else {}))
-    return Case(tuple(ops), (out,), make.tensors, make.inputs(trees), {})
+    ops.append(Op(kind, (out,), (x, *norm, matrix, shift, *DRAW), {"eps": EPS} if norm else {}))
+    temperature = [(0, 1.5, 0, 0.7)[(row + make.seed) % 4] for row in range(len(counts))]
+    inputs = make.inputs(trees, [7 * row for row in range(len(counts))]) | make.draws(temperature)
+    return Case(tuple(ops), (out,), make.tensors, inputs, {}, (TEMPERATURE, SEED))
 
 
 SIZES = ((1, 2), (47, 6), (48, 40), (49, 8), (97, 30), (131, 200))
@@ -90,7 +96,7 @@ PRODUCT_CASES = [
             f"{n}x{k}-{counts}{'-bias' * bias}",
             partial(linear, dtype=dtype, n=n, k=k, counts=counts, bias=bias, kind=kind),
         )
-        for kind in LINEARS
+        for kind in (*LINEARS, *HEADS)
         for dtype in DTYPES
         for n, k in SIZES
         for counts, bias in ((RAGGED, False), (ENDING, True))
@@ -109,10 +115,10 @@ PRODUCT_CASES = [
             dtype,
             f"{vocab}x{k}-{counts}{'-bias' * bias}{'-last' * last}",
             partial(
-                head_argmax, dtype=dtype, vocab=vocab, k=k, counts=counts, bias=bias, last=last, kind=kind
+                head_sample, dtype=dtype, vocab=vocab, k=k, counts=counts, bias=bias, last=last, kind=kind
             ),
         )
-        for kind in ("head_argmax", "norm_head_argmax")
+        for kind in ("head_sample", "norm_head_sample")
         for dtype in DTYPES
         for vocab, k in ((1, 4), (97, 6), (131, 8), (700, 4))
         for counts, bias in ((RAGGED, False), (ENDING, True), ((40,), False))

@@ -1,4 +1,4 @@
-"""Cases of the kernels that work row by row: look-ups, the last row, the best token."""
+"""Cases of the kernels that move rows: look-ups, the last row."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from tspec.core.dtypes import DType
 from tspec.graph.builder import NUM_NODES, TOKENS
 from tspec.graph.ir import Op, Value
 
-F32, I32 = DType.FLOAT32, DType.INT32
+F32 = DType.FLOAT32
 
 
 def embed(
@@ -37,23 +37,6 @@ def last_row(make: Maker, cols: int, counts: tuple[int, ...]) -> Case:
     )
 
 
-def argmax(make: Maker, vocab: int, counts: tuple[int, ...], last: bool = False) -> Case:
-    """Whole numbers, so that many logits are equal and the lowest token has to win; and a row of NaN, of -inf."""
-    trees = chains(counts)
-    source, logits = make.rows("logits", trees.tokens.size, vocab)
-    table = make.tensors["logits.table"].round_()
-    table[1::3, ::2] = float("nan")
-    table[2::5] = float("-inf")
-    table[3::7] = float("nan")
-    ops = [source]
-    if last:
-        cut = Value("logits.last", ("B", 1, vocab), F32)
-        ops.append(Op("last_row", (cut,), (logits, NUM_NODES)))
-        logits = cut
-    out = Value("token", logits.shape[:-1], I32)
-    return Case((*ops, Op("argmax", (out,), (logits,))), (out,), make.tensors, make.inputs(trees), {})
-
-
 ROW_CASES = [
     *(
         KernelCase(
@@ -69,16 +52,5 @@ ROW_CASES = [
         KernelCase("last_row", F32, f"{cols}-{counts}", partial(last_row, cols=cols, counts=counts))
         for cols in (2, 16, 50)
         for counts in ((1,), (40,), RAGGED, ENDING)
-    ),
-    *(
-        KernelCase(
-            "argmax",
-            F32,
-            f"{vocab}-{counts}{'-last' * last}",
-            partial(argmax, vocab=vocab, counts=counts, last=last),
-        )
-        for vocab in (1, 16, 97, 131)
-        for counts in ((17,), RAGGED, ENDING)
-        for last in (False, True)
     ),
 ]

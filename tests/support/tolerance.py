@@ -28,15 +28,17 @@ TOLERANCES: dict[tuple[str, DType], Tolerance] = {
     **{("embed", dtype): _EXACT for dtype in (F32, BF16, F16)},
     **{
         (kind, dtype): _SUM
-        for kind in ("linear", "linear_add", "linear_silu_mul")
+        for kind in ("linear", "linear_add", "linear_silu_mul", "head_logits")
         for dtype in (F32, BF16, F16)
     },
     **{
-        (kind, dtype): _NORM for kind in ("norm_linear", "norm_linear_silu_mul") for dtype in (F32, BF16, F16)
+        (kind, dtype): _NORM
+        for kind in ("norm_linear", "norm_linear_silu_mul", "norm_head_logits")
+        for dtype in (F32, BF16, F16)
     },
-    **{(kind, dtype): _EXACT for kind in ("head_argmax", "norm_head_argmax") for dtype in (F32, BF16, F16)},
+    **{(kind, dtype): _EXACT for kind in ("head_sample", "norm_head_sample") for dtype in (F32, BF16, F16)},
     ("last_row", F32): _EXACT,
-    ("argmax", F32): _EXACT,
+    ("sample", F32): _EXACT,
     ("accept_match", F32): _EXACT,
     **{("kv_commit", dtype): _EXACT for dtype in (F32, BF16, F16)},
     ("rope_attention", F32): Tolerance(

@@ -10,7 +10,7 @@ from tspec.core.dtypes import DType
 from tspec.core.errors import ContractError
 from tspec.graph.plan import Launch, Plan
 from tspec.graph.signature import SIGNATURES
-from tspec.kernels.cpu import attention, attention_tiles, linear, program
+from tspec.kernels.cpu import attention, attention_tiles, linear, program, sampling
 from tspec.kernels.cpu.pack import STORAGE
 from tspec.runtime.memory import address, allocate
 from tspec.runtime.weights import PackedWeights
@@ -57,7 +57,7 @@ def _typed(plan: Plan, name: str, memory: np.ndarray) -> np.ndarray:
 
 def _look_ahead(launches: np.ndarray) -> None:
     """Tell each launch which weights come next, so that threads that wait for others can fetch them."""
-    codes = [program.OPERANDS[kind][0] for kind in ("linear", "linear_silu_mul", "head_argmax")]
+    codes = [program.OPERANDS[kind][0] for kind in ("linear", "linear_silu_mul", "head_sample")]
     product = program.OPERANDS["linear"][1]
     k, storage, weight = (product.index(name) + 1 for name in ("k", "storage", "weight"))
     start = size_bytes = 0
@@ -143,11 +143,13 @@ class _Binder:
         if weight is not None and launch.kind != "embed":
             stride = linear.scratch_bytes(self.rows, weight.shape[1], launch.kind.startswith("norm_"))
             sizes["scratch"], sizes["scratch_stride"] = self._scratch(f"linear.{stride}", stride)
-            sizes["best"] = self._scratch("best", self.rows * 8)[0]
+            sizes["best"] = self._scratch("best", self.rows * linear.BEST_BYTES)[0]
         elif launch.kind == "last_row":
             sizes["cols"] = self.plan.buffers[launch.outputs[0]].shape[-1]
-        elif launch.kind == "argmax":
+        elif launch.kind == "sample":
             sizes["vocab"] = self.plan.buffers[str(launch.inputs[0])].shape[-1]
+            stride = sampling.SAMPLE_SCRATCH_BYTES
+            sizes["scratch"], sizes["scratch_stride"] = self._scratch("sampling", stride)
         else:
             sizes |= self._cache_sizes(launch)
         return sizes

@@ -2,7 +2,9 @@
 
     linear           out[row, n] = sum over k of x[row, k] * weight[n, k]  (+ bias[n]) (+ residual[row, n])
     linear_silu_mul  out[row, n] = silu(gate[row, n]) * up[row, n], gate and up as above
-    head_argmax      out[row] = lowest n with the largest logit; NaN counts as -inf; logits are not written
+    head_logits      linear, into rows of logits
+    head_sample      out[row] = lowest n with the largest logit / temperature + noise, of logits at temperature 0;
+                     NaN counts as -inf; logits are not written
 
 In each, x may be normalised first (RMSNorm): every thread does it for itself, which costs less than to wait for one.
 
@@ -11,22 +13,43 @@ Shapes    x float32 [rows, K], K even; norm float32 [K]; weight packed by pack.p
 Rows      independent: one accumulator an output, k in order (register_block.py)
 Cost      streams the weights once for each TALLEST rows of a panel; the repeats come from L1 or L2
 Threads   panels are claimed a few at a time; a panel is computed by one thread
-Oracle    tspec/kernels/reference/linear.py, head.py
+Oracle    tspec/kernels/reference/linear.py, head.py; noise.py and sampling.py, which gives the same tokens
 """
 
 import numpy as np
 
+from tspec.core.noise import TARGET
+from tspec.core.sampling import NO_TOKEN
 from tspec.kernels.cpu import simd
 from tspec.kernels.cpu.host import read_host
+from tspec.kernels.cpu.noise import LARGEST_GUMBEL, fill_panel
 from tspec.kernels.cpu.norm import normalise
 from tspec.kernels.cpu.register_block import make_product
-from tspec.kernels.cpu.simd import BF16, F16, LANES, load_f32, load_i32, splat, store, store_f32, store_i32
+from tspec.kernels.cpu.requests import draw_of
+from tspec.kernels.cpu.simd import (
+    BF16,
+    F16,
+    LANES,
+    load,
+    load_f32,
+    load_i32,
+    load_i64,
+    splat,
+    store,
+    store_f32,
+    store_i32,
+    store_i64,
+)
 from tspec.kernels.cpu.sync import atomic_add, barrier
 from tspec.kernels.jit import native
 
 ONE = np.float32(1.0)
 ZERO = np.float32(0.0)
 LOWEST = np.float32(-np.inf)
+NO_CHANCE = np.float32(LARGEST_GUMBEL)
+
+BEST_BYTES = 24
+"""Of a thread's best of one row, see `head_sample`."""
 
 _HOST = read_host()
 TALLEST = _HOST.row_blocks[0]
@@ -173,46 +196,38 @@ def _silu_mul(gate, up, rows):
 
 
 @native()
-def head_argmax(
-    control,
-    counter,
-    thread,
-    num_threads,
-    storage,
-    rows,
-    x,
-    k,
-    norm,
-    eps,
-    weight,
-    bias,
-    out,
-    place,
-    n,
-    scratch,
-    best,
-):
+def head_sample(
+    control, counter, thread, num_threads, storage, rows, x, k, norm, eps, weight, bias, out, place, n, scratch, best,
+    requests,
+):  # fmt: skip
     """See the module. Row `row` of x goes to out[place[row]]. `scratch` as for `linear`.
 
-    `best` is scratch of [num_threads, rows, 2]: each thread's largest logit (float32) and its token (int32).
+    `best` is scratch of [num_threads, rows, BEST_BYTES]: of each thread and row the largest value (float32) and its
+    token (int32), then what the row is drawn with: temperature (float32), position (int32), seed (int64).
     """
     num_panels = (n + PANEL - 1) // PANEL
     claim = panels_a_claim(num_panels, num_threads)
     stride = panel_bytes(storage, k)
     sums = scratch if norm == 0 else scratch + rows * k * 4
-    mine = best + thread * rows * 8
+    noise = sums + whole_blocks(rows) * PANEL * 4
+    mine = best + thread * rows * BEST_BYTES
     for row in range(rows):
-        store_f32(mine + row * 8, LOWEST)
-        store_i32(mine + row * 8 + 4, np.int32(0))
+        _start_best(mine + row * BEST_BYTES, requests, row)
     first = atomic_add(counter, claim)
     if first < num_panels:
         x = normed_rows(norm, eps, x, k, rows, scratch)
     while first < num_panels:
         for panel in range(first, min(first + claim, num_panels)):
             panel_product(storage, x, k, rows, weight + panel * stride, sums)
+            start = panel * PANEL
             if bias != 0:
-                _add_bias(sums, rows, bias + panel * PANEL * 4, min(PANEL, n - panel * PANEL))
-            _keep_best(sums, rows, mine, panel * PANEL, n)
+                _add_bias(sums, rows, bias + start * 4, min(PANEL, n - start))
+            for row in range(rows):
+                logits, entry = sums + row * PANEL * 4, mine + row * BEST_BYTES
+                if load_f32(entry + 8) > ZERO:
+                    _keep_best_draw(logits, noise, entry, start, n)
+                else:
+                    _keep_best(logits, entry, start, n)
         first = atomic_add(counter, claim)
     barrier(control, num_threads)
     if thread == 0:
@@ -222,27 +237,55 @@ def head_argmax(
 
 
 @native()
-def _keep_best(sums, rows, best, start, n):
-    """Update each row's best logit and token with one panel of logits."""
-    for row in range(rows):
-        logits = sums + row * PANEL * 4
-        value, token = load_f32(best + row * 8), load_i32(best + row * 8 + 4)
-        for at in range(min(PANEL, n - start)):
-            logit = load_f32(logits + at * 4)
-            # A thread's claims ascend, so that the first of equal logits stays: the lowest token.
-            if logit > value:
-                value, token = logit, np.int32(start + at)
-        store_f32(best + row * 8, value)
-        store_i32(best + row * 8 + 4, token)
+def _start_best(entry, requests, row):
+    """Nothing was seen of the row yet."""
+    temperature, seed, position = draw_of(requests, row)
+    store_f32(entry, LOWEST)
+    store_i32(entry + 4, np.int32(NO_TOKEN))
+    store_f32(entry + 8, temperature)
+    store_i32(entry + 12, np.int32(position))
+    store_i64(entry + 16, seed)
+
+
+@native()
+def _keep_best(values, entry, start, n):
+    """Update a row's best value and token with one panel."""
+    value, token = load_f32(entry), load_i32(entry + 4)
+    for at in range(min(PANEL, n - start)):
+        found = load_f32(values + at * 4)
+        # A thread's claims ascend, so that the first of equal values stays: the lowest token.
+        if found > value:
+            value, token = found, np.int32(start + at)
+    store_f32(entry, value)
+    store_i32(entry + 4, token)
+
+
+@native()
+def _keep_best_draw(logits, noise, entry, start, n):
+    """`_keep_best` of logits / temperature + noise. Draws nothing where the largest noise would not win.
+
+    Whole lanes: they may reach into the next row, whose numbers are left out of the result.
+    """
+    temperature = load_f32(entry + 8)
+    top = splat(LOWEST)
+    for at in range(0, PANEL * 4, LANES * 4):
+        top = simd.maximum(load(logits + at), top)
+    if simd.largest(top) / temperature + NO_CHANCE < load_f32(entry):
+        return
+    fill_panel(noise, load_i64(entry + 16), load_i32(entry + 12), TARGET, start)
+    for at in range(0, PANEL * 4, LANES * 4):
+        score = simd.div(load(logits + at), splat(temperature))
+        store(noise + at, simd.add(score, load(noise + at)))
+    _keep_best(noise, entry, start, n)
 
 
 @native()
 def _best_of_threads(best, num_threads, rows, row):
-    """The token of the largest logit of all threads, the lowest among equals; 0 if all are NaN or -inf."""
-    value, token = LOWEST, np.int32(0)
+    """The token of the largest value of all threads, the lowest among equals; NO_TOKEN if all are NaN or -inf."""
+    value, token = LOWEST, np.int32(NO_TOKEN)
     for thread in range(num_threads):
-        entry = best + (thread * rows + row) * 8
-        logit, candidate = load_f32(entry), load_i32(entry + 4)
-        if logit > value or (logit == value and candidate < token):
-            value, token = logit, candidate
+        entry = best + (thread * rows + row) * BEST_BYTES
+        found, candidate = load_f32(entry), load_i32(entry + 4)
+        if found > value or (found == value and candidate < token):
+            value, token = found, candidate
     return token

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tspec.kernels.cpu import accept, attention, kv_cache, linear, rows
+from tspec.kernels.cpu import accept, attention, kv_cache, linear, rows, sampling
+from tspec.kernels.cpu.requests import Requests
 from tspec.kernels.cpu.simd import load_f32, load_i64, store_i64
 from tspec.kernels.cpu.sync import (
     FIRST_COUNTER,
@@ -29,15 +30,18 @@ AHEAD = 30
 """The last two words of a launch: where the weights of the next product start, and the bytes of its first claim."""
 
 (
-    INDEX_ROWS, EMBED, LINEAR, LINEAR_SILU_MUL, HEAD_ARGMAX, ROPE_ATTENTION, LAST_ROW, ARGMAX, ACCEPT_MATCH, KV_COMMIT,
+    INDEX_ROWS, EMBED, LINEAR, LINEAR_SILU_MUL, HEAD_SAMPLE, ROPE_ATTENTION, LAST_ROW, SAMPLE, ACCEPT_MATCH, KV_COMMIT,
 ) = range(10)  # fmt: skip
 
 FRAME = ("frame", "row_seq", "row_node", "row_place", "seq_place", "row_start")
 """What `index_rows` writes and the other launches read."""
 
+_DRAW = ("row_seq", "row_node", "temperature", "seed", "prefix_len", "depth", "num_nodes", "max_nodes")
+"""What `_requests` reads, one after the other."""
+
 _PRODUCT = (
     "frame", "space", "storage", "x", "k", "norm", "eps", "weight", "bias", "out", "n", "scratch", "scratch_stride",
-    "residual", "place", "best",
+    "residual", "place", "best", *_DRAW,
 )  # fmt: skip
 
 OPERANDS: Mapping[str, tuple[int, tuple[str, ...]]] = {
@@ -45,11 +49,13 @@ OPERANDS: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "embed": (EMBED, ("frame", "row_place", "storage", "is_packed", "out", "tokens", "weight", "cols")),
     "linear": (LINEAR, _PRODUCT),
     "linear_add": (LINEAR, _PRODUCT),
+    "head_logits": (LINEAR, _PRODUCT),
+    "norm_head_logits": (LINEAR, _PRODUCT),
     "linear_silu_mul": (LINEAR_SILU_MUL, _PRODUCT),
-    "head_argmax": (HEAD_ARGMAX, _PRODUCT),
+    "head_sample": (HEAD_SAMPLE, _PRODUCT),
     "norm_linear": (LINEAR, _PRODUCT),
     "norm_linear_silu_mul": (LINEAR_SILU_MUL, _PRODUCT),
-    "norm_head_argmax": (HEAD_ARGMAX, _PRODUCT),
+    "norm_head_sample": (HEAD_SAMPLE, _PRODUCT),
     "rope_attention": (
         ROPE_ATTENTION,
         (
@@ -60,7 +66,11 @@ OPERANDS: Mapping[str, tuple[int, tuple[str, ...]]] = {
         ),
     ),
     "last_row": (LAST_ROW, ("frame", "row_start", "num_nodes", "out", "x", "cols")),
-    "argmax": (ARGMAX, ("frame", "space", "place", "out", "logits", "vocab")),
+    "sample": (
+        SAMPLE,
+        ("frame", "space", "place", "out", "logits", "vocab", "threshold", "first_tie", "scratch", "scratch_stride",
+         *_DRAW),
+    ),
     "accept_match": (
         ACCEPT_MATCH,
         ("frame", "out_tokens", "num_out", "path", "node_tokens", "tokens", "ancestors", "num_nodes", "max_nodes"),
@@ -107,6 +117,15 @@ def num_rows(frame, space):
 
 
 @native()
+def _requests(a, place):
+    """The operands of _DRAW, from word `place` on."""
+    return Requests(
+        word(a, 2), word(a, place), word(a, place + 1), word(a, place + 2), word(a, place + 3), word(a, place + 4),
+        word(a, place + 5), word(a, place + 6), word(a, place + 7),
+    )  # fmt: skip
+
+
+@native()
 def _product(control, counter, thread, num_threads, a):
     """The three kinds of launch that stream weights."""
     rows_here = num_rows(word(a, 1), word(a, 2))
@@ -144,9 +163,9 @@ def _product(control, counter, thread, num_threads, a):
             counter, num_threads, storage, rows_here, x, k, norm, eps, weight, bias, out, n, scratch
         )
     else:
-        linear.head_argmax(
+        linear.head_sample(
             control, counter, thread, num_threads, storage, rows_here, x, k, norm, eps, weight, bias, out, word(a, 15),
-            n, scratch, word(a, 16),
+            n, scratch, word(a, 16), _requests(a, 17),
         )  # fmt: skip
 
 
@@ -181,7 +200,7 @@ def _rope_attention(control, counter, thread, num_threads, a):
 
 
 @native()
-def _row_kernels(counter, a):
+def _row_kernels(counter, thread, a):
     """Launches that claim whole rows or sequences."""
     code, frame = word(a, 0), word(a, 1)
     if code == EMBED:
@@ -191,8 +210,11 @@ def _row_kernels(counter, a):
         )  # fmt: skip
     elif code == LAST_ROW:
         rows.last_row(counter, num_rows(frame, 1), word(a, 2), word(a, 3), word(a, 4), word(a, 5), word(a, 6))
-    elif code == ARGMAX:
-        rows.argmax(counter, num_rows(frame, word(a, 2)), word(a, 3), word(a, 4), word(a, 5), word(a, 6))
+    elif code == SAMPLE:
+        sampling.sample(
+            counter, num_rows(frame, word(a, 2)), _requests(a, 11), word(a, 3), word(a, 4), word(a, 5), word(a, 6),
+            word(a, 7), word(a, 8), word(a, 9) + thread * word(a, 10),
+        )  # fmt: skip
     elif code == ACCEPT_MATCH:
         accept.accept_match(
             counter, num_rows(frame, 1), word(a, 2), word(a, 3), word(a, 4), word(a, 5), word(a, 6), word(a, 7),
@@ -229,10 +251,10 @@ def run_pass(control, thread, num_threads):
         code = load_i64(launch)
         if code == ROPE_ATTENTION:
             _rope_attention(control, counter, thread, num_threads, launch)
-        elif code in (LINEAR, LINEAR_SILU_MUL, HEAD_ARGMAX):
+        elif code in (LINEAR, LINEAR_SILU_MUL, HEAD_SAMPLE):
             _product(control, counter, thread, num_threads, launch)
         else:
-            _row_kernels(counter, launch)
+            _row_kernels(counter, thread, launch)
         ahead, size_bytes = word(launch, AHEAD), word(launch, AHEAD + 1)
         barrier_ahead(control, num_threads, ahead + thread * size_bytes, size_bytes)
 

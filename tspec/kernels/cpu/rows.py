@@ -3,7 +3,6 @@
     index_rows  numbers the live nodes of the bucket: row -> (sequence, node), sequence -> first row
     embed       hidden = weight[token], from a plain table or from a packed head
     last_row    keeps the row of each sequence's last node
-    argmax      lowest token of the largest logit (NaN counts as -inf)
 
 Sequences with no nodes come last in a bucket and have no rows. Oracle: tspec/kernels/reference/rows.py, embed.py
 """
@@ -25,8 +24,6 @@ from tspec.kernels.cpu.simd import (
 )
 from tspec.kernels.cpu.sync import atomic_add
 from tspec.kernels.jit import native
-
-LOWEST = np.float32(-np.inf)
 
 
 @native()
@@ -91,17 +88,3 @@ def last_row(counter, num_sequences, row_start, num_nodes, out, x, cols):
         for col in range(cols):
             store_f32(out + (seq * cols + col) * 4, load_f32(x + (row * cols + col) * 4))
         seq = atomic_add(counter, 1)
-
-
-@native()
-def argmax(counter, num_rows, place, out, logits, vocab):
-    """out[place[row]] = lowest token of the largest logit of the row; 0 where all are NaN or -inf."""
-    row = atomic_add(counter, 1)
-    while row < num_rows:
-        best, token = LOWEST, np.int32(0)
-        for candidate in range(vocab):
-            logit = load_f32(logits + (row * vocab + candidate) * 4)
-            if logit > best:
-                best, token = logit, np.int32(candidate)
-        store_i32(out + load_i32(place + row * 4) * 4, token)
-        row = atomic_add(counter, 1)

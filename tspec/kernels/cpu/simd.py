@@ -4,6 +4,7 @@ A `Lanes` value is 16 float32 lanes whatever the CPU: LLVM splits it into the re
 results do not depend on the host's vector width. Addresses are int64 in bytes; nothing here checks bounds.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -199,3 +200,42 @@ def _exp(builder: Any, x: Any) -> Any:
 
 
 exp = _intrinsic(lanes, (lanes,), _exp)
+
+_SQRT_HALF_BITS = 0x3F3504F3
+_LOG_POLYNOMIAL = (
+    7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+    2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
+)  # fmt: skip
+
+
+def split_float(builder: Any, x: Any) -> tuple[Any, Any]:
+    """Positive normal numbers as (m - 1, e) with x = m * 2**e and m in [sqrt(1/2), sqrt(2)); e as float32."""
+    integers = ir.VectorType(I32, x.type.count)
+    bits = builder.bitcast(x, integers)
+    exponent = builder.ashr(builder.sub(bits, vector_of(_SQRT_HALF_BITS, integers)), vector_of(23, integers))
+    m = builder.bitcast(builder.sub(bits, builder.shl(exponent, vector_of(23, integers))), x.type)
+    return builder.fsub(m, vector_of(1.0, x.type)), builder.sitofp(exponent, x.type)
+
+
+def log_of_parts(builder: Any, rest: Any, exponent: Any) -> Any:
+    """log((1 + rest) * 2**exponent) to about 1 ulp. Source: Cephes logf, S. Moshier."""
+    kind = rest.type
+    fused = lambda a, b, c: call(builder, fma_name(kind), kind, [a, b, c])  # noqa: E731
+    series = vector_of(_LOG_POLYNOMIAL[0], kind)
+    for coefficient in _LOG_POLYNOMIAL[1:]:
+        series = fused(series, rest, vector_of(coefficient, kind))
+    square = builder.fmul(rest, rest)
+    tail = builder.fmul(series, builder.fmul(rest, square))
+    tail = fused(exponent, vector_of(_LN2_LOW, kind), tail)
+    tail = fused(square, vector_of(-0.5, kind), tail)
+    return fused(exponent, vector_of(_LN2_HIGH, kind), builder.fadd(rest, tail))
+
+
+def _log(builder: Any, x: Any) -> Any:
+    """The natural logarithm of finite numbers to about 1 ulp; -inf below the smallest normal number, and of NaN."""
+    found = log_of_parts(builder, *split_float(builder, x))
+    is_normal = builder.fcmp_ordered(">=", x, vector_of(2.0**-126))
+    return builder.select(is_normal, found, vector_of(-math.inf))
+
+
+log = _intrinsic(lanes, (lanes,), _log)
