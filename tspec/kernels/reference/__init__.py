@@ -8,6 +8,7 @@ more exact answer.
 from collections.abc import Callable
 
 from tspec.kernels.reference.accept import accept_match
+from tspec.kernels.reference.accept_ratio import accept_ratio
 from tspec.kernels.reference.activation import add, silu_mul
 from tspec.kernels.reference.attention import attention, rope_attention
 from tspec.kernels.reference.embed import embed
@@ -45,6 +46,7 @@ REFERENCES: dict[str, Callable[..., tuple]] = {
         sample,
         token_logprobs,
         accept_match,
+        accept_ratio,
         kv_commit,
         rope_kv_write,
         rope_attention,
