@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tspec.core.sampling_params import SamplingParams
+from tspec.runtime.request_tables import make_tables
 from tspec.runtime.sequence import FinishReason, Sequence, SequenceStats
 
 PROMPT = [5, 9, 5]
@@ -16,9 +17,11 @@ TOKENS = st.lists(st.integers(0, 9), max_size=30)
 
 
 def sequence_of(max_tokens: int = 100, stops: tuple[int, ...] = ()) -> Sequence:
+    params = SamplingParams(max_tokens=max_tokens)
     return Sequence(
         prompt=np.array(PROMPT, np.int32),
-        params=SamplingParams(max_tokens=max_tokens),
+        params=params,
+        tables=make_tables(params, np.array(PROMPT), frozenset(stops), vocab_size=10),
         stop_ids=frozenset(stops),
         max_length=len(PROMPT) + max_tokens,
         tokens=list(PROMPT),
@@ -130,5 +133,5 @@ def test_counters_add_up_passes(passes):
     ("emitted", "passes", "mean"), [(0, 0, None), (1, 0, None), (7, 2, 3.0), (4, 3, 1.0)]
 )
 def test_the_first_token_belongs_to_no_verify_pass(emitted, passes, mean):
-    stats = SequenceStats(num_passes=passes, num_emitted=emitted)
+    stats = SequenceStats(num_passes=passes, num_emitted=emitted, num_from_prefill=1)
     assert stats.tokens_per_pass == mean
