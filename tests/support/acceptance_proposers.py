@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
-from support.acceptance import Laws, Propose, Proposal
+from support.acceptance import Laws, Proposal, Propose
 from support.enumeration import Branches
 
 CONFIDENCE = 0.4

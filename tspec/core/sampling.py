@@ -9,9 +9,9 @@ EDIT_BIAS, EDIT_PENALTIES, EDIT_MASK = 1, 2, 4
 """Bits of a request's `edits`: which of its tables the logits go through."""
 
 DRAWN, DRAWN_CHAIN = 1, 2
-"""Values of `is_sampled` where a node's children were drawn. The second on every such node of a row whose proposer draws
-one child a node at most, whatever comes out: its row is then verified as a block. The shape of one tree does not tell:
-where a row is a chain only for some of the tokens that might have been drawn, block verification is not exact.
+"""Values of `is_sampled` where a node's children were drawn. The second on every such node of a row whose proposer
+draws one child a node at most, whatever comes out: the row is then verified as a block. The shape of a tree does not
+tell: where it is a chain only for some of the tokens that might have been drawn, block verification is not exact.
 """
 
 SAMPLING = FUSED, FILTERED, EDITED = ("fused", "filtered", "edited")
