@@ -121,8 +121,8 @@ def attempt(measure: Callable[..., dict[str, object]], *args: object) -> dict[st
 
 
 def count_launches(plan: Plan) -> int:
-    """Kernels of a pass: a head with argmax is two."""
-    return len(plan.launches) + sum(launch.kind == "norm_head_argmax" for launch in plan.launches)
+    """Kernels of a pass: a head that chooses a token is two."""
+    return len(plan.launches) + sum(launch.kind == "norm_head_sample" for launch in plan.launches)
 
 
 def _with_pdl(launch: Callable[[], None]) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""The head and argmax choose the token of the reference: ties, NaN, -inf, and vocabularies that fill no block.
+"""The head chooses the token of the reference: ties, NaN, -inf, and vocabularies that fill no block.
 
 Numbers are small and whole where ties matter, so that logits are exact and many are equal.
 
@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from support.cuda_rows import SMALL, expected, make_operands, make_scratch, run_kernel
 
 from tspec.core.errors import ContractError
-from tspec.kernels.cuda.head import argmax, norm_head_argmax
-from tspec.kernels.cuda.linear import norm_linear
+from tspec.core.sampling import NO_TOKEN
+from tspec.kernels.cuda.head import norm_head_sample
 from tspec.kernels.reference import REFERENCES
 
-KIND = "norm_head_argmax"
+KIND = "norm_head_sample"
 NAN, INF = float("nan"), float("inf")
 
 
@@ -35,7 +35,8 @@ def whole(rows, vocab, k, dtype, has_bias=False, seed=0):
 
 def expected_whole(operands):
     """The answer of the reference from the unscaled rows: whole logits, which the scale keeps in order."""
-    return REFERENCES["head_argmax"]({}, operands.x.double(), operands.weight, operands.bias)[0]
+    x = operands.x.double()
+    return REFERENCES["head_sample"]({}, x, operands.weight, operands.bias, *operands.request)[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -69,13 +70,13 @@ def test_the_best_token_is_found_wherever_it_lies(best):
     assert run_kernel(operands)[0, 1] == best
 
 
-def test_a_row_of_nan_gives_token_0_and_leaves_the_others_as_they_are():
+def test_a_row_of_nan_gives_no_token_and_leaves_the_others_as_they_are():
     """V = 100 in blocks of 16: the last block has 12 columns that are no token."""
     operands = whole(4, 100, 40, torch.float16)
     before = run_kernel(operands)
     operands.x[0, 2, 7] = NAN
     after = run_kernel(operands)
-    assert after[0, 2] == 0
+    assert after[0, 2] == NO_TOKEN
     assert after[0, [0, 1, 3]].tolist() == before[0, [0, 1, 3]].tolist()
 
 
@@ -89,12 +90,12 @@ def test_tokens_of_nan_weights_and_of_minus_infinity_are_never_chosen_before_oth
 
 
 def test_no_token_of_the_padded_vocabulary_is_chosen_where_all_logits_are_negative():
-    """Padding repeats the last row of the weights; with all logits at -inf, the lowest token is chosen."""
+    """Padding repeats the last row of the weights; with all logits at -inf, none is chosen."""
     operands = whole(3, 21, 8, torch.float32, has_bias=True)
     operands.bias.fill_(-100.0)
     assert torch.equal(run_kernel(operands), expected_whole(operands))
     operands.bias.fill_(-INF)
-    assert run_kernel(operands).tolist() == [[0, 0, 0]]
+    assert run_kernel(operands).tolist() == [[NO_TOKEN] * 3]
 
 
 def test_a_replay_with_scratch_of_another_run_gives_the_same_tokens():
@@ -107,41 +108,12 @@ def test_a_replay_with_scratch_of_another_run_gives_the_same_tokens():
     assert not scratch.counters.any()
 
 
-def test_the_head_agrees_with_argmax_of_the_logits_of_the_same_product():
-    operands = make_operands(KIND, 40, 77, 50, torch.float32)
-    logits = torch.empty(1, 40, 77)
-    norm_linear(logits, operands.x, operands.norm, operands.weight, eps=1e-5, tuned=SMALL)
-    chosen = torch.empty(1, 40, dtype=torch.int32)
-    argmax(chosen, logits)
-    assert torch.equal(run_kernel(operands), chosen)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("vocab", [1, 5, 1024, 1025, 3000])
-def test_argmax_of_logits_equals_the_reference(vocab, dtype):
-    generator = torch.Generator().manual_seed(vocab)
-    logits = torch.randn(2, 3, vocab, generator=generator).to(dtype)
-    logits[0, 1] = logits[0, 1].round()
-    logits[1, 0, ::2] = NAN
-    logits[1, 1] = -INF
-    logits[1, 2] = NAN
-    out = torch.empty(2, 3, dtype=torch.int32)
-    argmax(out, logits)
-    assert torch.equal(out, REFERENCES["argmax"]({}, logits)[0])
-
-
-def test_logits_of_negative_tens_of_thousands_are_valid():
-    logits = torch.tensor([[[-6e4, -5e4, -5.5e4]]])
-    out = torch.empty(1, 1, dtype=torch.int32)
-    argmax(out, logits)
-    assert out.item() == 1
-
-
 def test_a_head_without_scratch_for_its_best_tokens_is_refused():
     operands = whole(2, 20, 8, torch.float32)
     scratch = make_scratch(operands, SMALL)._replace(partials=torch.empty(2))
     out = torch.empty(1, 2, dtype=torch.int32)
-    with pytest.raises(ContractError, match="partials of norm_head_argmax"):
-        norm_head_argmax(
-            out, operands.x, operands.norm, operands.weight, eps=1e-5, tuned=SMALL, scratch=scratch
-        )
+    with pytest.raises(ContractError, match="partials of norm_head_sample"):
+        norm_head_sample(
+            out, operands.x, operands.norm, operands.weight, None, *operands.request,
+            eps=1e-5, tuned=SMALL, scratch=scratch,
+        )  # fmt: skip

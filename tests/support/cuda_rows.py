@@ -1,5 +1,6 @@
 """Random operands of the cuda kernels, static scratch that starts dirty, and float64 answers to hold results to."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,6 +9,9 @@ from tspec.kernels.cuda import head, linear
 from tspec.kernels.cuda.launch import Scratch, scratch_bytes
 from tspec.kernels.cuda.tuned import Tuned
 from tspec.kernels.reference import REFERENCES
+
+Request = tuple[torch.Tensor, ...]
+"""What rows are sampled by: temperature, seed, prefix_len [B], depth [B, T], num_nodes [B]."""
 
 EPS = 1e-5
 SMALL = Tuned(block_n=16, block_k=32, split_k=1, num_warps=4, num_stages=2)
@@ -27,6 +31,7 @@ class Operands:
     weight: torch.Tensor
     bias: torch.Tensor | None
     residual: torch.Tensor
+    request: Request
 
     @property
     def outputs(self) -> int:
@@ -34,9 +39,15 @@ class Operands:
         return self.weight.shape[0] // (2 if self.kind == "norm_linear_silu_mul" else 1)
 
     def row(self, row: int) -> "Operands":
-        """Row `row` of these, alone."""
+        """Row `row` of these, alone, after as many tokens; the whole tree stays for a sampled one, as its last node."""
         cut = slice(row, row + 1)
-        return replace(self, x=self.x[:, cut].contiguous(), residual=self.residual[:, cut].contiguous())
+        last = self.request[4].clone().fill_(row + 1)
+        return replace(
+            self,
+            x=self.x[:, cut].contiguous(),
+            residual=self.residual[:, cut].contiguous(),
+            request=(*self.request[:4], last),
+        )
 
 
 def make_operands(
@@ -56,12 +67,28 @@ def make_operands(
         (normal(outputs, k) * k**-0.5).to(dtype),
         normal(outputs) if has_bias else None,
         normal(1, rows, n).to(dtype),
+        make_request([rows], rows),
+    )
+
+
+def make_request(
+    counts: Sequence[int], nodes: int, temperatures: Sequence[float] = (0.0,), seed: int = 0
+) -> Request:
+    """Sequences of `counts` live nodes of `nodes`, at `temperatures` in turn; seeds and prefixes are large."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = len(counts)
+    return (
+        torch.tensor([temperatures[sequence % len(temperatures)] for sequence in range(batch)]),
+        torch.randint(1 << 40, 1 << 62, (batch,), generator=generator),
+        torch.randint(0, 1 << 20, (batch,), generator=generator).int(),
+        torch.randint(0, max(nodes, 1), (batch, nodes), generator=generator).int(),
+        torch.tensor(counts, dtype=torch.int32),
     )
 
 
 def make_scratch(operands: Operands, tuned: Tuned) -> Scratch:
     """Just as much as the launch needs; partial sums start as NaN, counters as 0."""
-    rows = operands.x.shape[1]
+    rows = operands.x.shape[0] * operands.x.shape[1]
     need = scratch_bytes(operands.kind, rows, operands.outputs, operands.x.dtype, tuned)
     return Scratch(
         torch.full((need.partials // 4,), float("nan")), torch.zeros(need.counters // 4, dtype=torch.int32)
@@ -72,12 +99,17 @@ def run_kernel(operands: Operands, tuned: Tuned = SMALL, scratch: Scratch | None
     """Launch the kernel of `operands` once and return its output, which starts as NaN or -7."""
     each, scratch = operands, scratch or make_scratch(operands, tuned)
     static = {"tuned": tuned, "scratch": scratch}
-    if each.kind == "norm_head_argmax":
+    if each.kind == "norm_head_sample":
         out = torch.full(each.x.shape[:2], -7, dtype=torch.int32)
-        head.norm_head_argmax(out, each.x, each.norm, each.weight, each.bias, eps=EPS, **static)
+        head.norm_head_sample(
+            out, each.x, each.norm, each.weight, each.bias, *each.request, eps=EPS, **static
+        )
         return out
-    out = torch.full((*each.x.shape[:2], each.outputs), float("nan"), dtype=each.x.dtype)
+    dtype = torch.float32 if each.kind == "norm_head_logits" else each.x.dtype
+    out = torch.full((*each.x.shape[:2], each.outputs), float("nan"), dtype=dtype)
     match each.kind:
+        case "norm_head_logits":
+            head.norm_head_logits(out, each.x, each.norm, each.weight, each.bias, eps=EPS, **static)
         case "linear":
             linear.linear(out, each.x, each.weight, each.bias, **static)
         case "linear_add":
@@ -94,8 +126,9 @@ def expected(operands: Operands) -> torch.Tensor:
     x, attrs = operands.x.double(), {"eps": EPS}
     if operands.kind.startswith("norm_"):
         (x,) = REFERENCES["rms_norm"](attrs, x, operands.norm)
-    last = {"norm_linear_silu_mul": "linear_silu_mul", "norm_head_argmax": "head_argmax"}
-    (out,) = REFERENCES[last.get(operands.kind, "linear")](attrs, x, operands.weight, operands.bias)
+    kind = {"norm_linear_silu_mul": "linear_silu_mul", "norm_head_sample": "head_sample"}.get(operands.kind)
+    request = operands.request if kind == "head_sample" else ()
+    (out,) = REFERENCES[kind or "linear"](attrs, x, operands.weight, operands.bias, *request)
     return out + operands.residual if operands.kind == "linear_add" else out
 
 

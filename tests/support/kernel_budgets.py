@@ -12,9 +12,9 @@ MAX_REGISTERS = {
     "linear_add": 144,
     "norm_linear": 160,
     "norm_linear_silu_mul": 232,
-    "norm_head_argmax": 160,
-    "reduce": 80,
-    "argmax": 80,
+    "norm_head_sample": 208,
+    "norm_head_logits": 160,
+    "choose": 80,
     "accept_match": 64,
     "rope_attention": 512,  # gfx942 has as many a thread with two waves a SIMD; elsewhere spills are the limit
     "kv_commit": 208,

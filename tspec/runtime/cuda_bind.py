@@ -4,7 +4,7 @@ What comes out is run launch by launch (in the interpreter, for debugging) or re
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,9 @@ from tspec.core.errors import ContractError
 from tspec.graph.plan import Launch, Plan
 from tspec.graph.signature import SIGNATURES
 from tspec.kernels.cuda import accept, attention, head, kv_commit, linear, rows
-from tspec.kernels.cuda.attention_launch import AttentionShape, default_attention_tuned
+from tspec.kernels.cuda.attention_launch import AttentionShape
 from tspec.kernels.cuda.launch import Scratch, ScratchBytes, scratch_bytes
-from tspec.kernels.cuda.tuned import Tuned, default_tuned
+from tspec.kernels.cuda.tuned import AttentionTuned, Tuned, TunedTable
 from tspec.runtime.staging import Staging, make_staging
 from tspec.runtime.torch_dtypes import TORCH_DTYPES
 
@@ -26,14 +26,14 @@ PRODUCTS: Mapping[str, Callable[..., None]] = {
     "linear_add": linear.linear_add,
     "norm_linear": linear.norm_linear,
     "norm_linear_silu_mul": linear.norm_linear_silu_mul,
-    "norm_head_argmax": head.norm_head_argmax,
+    "norm_head_logits": head.norm_head_logits,
+    "norm_head_sample": head.norm_head_sample,
 }
 """Kernels that stream weights; they take a configuration and scratch."""
 
 PLAIN: Mapping[str, Callable[..., None]] = {
     "embed": rows.embed,
     "last_row": rows.last_row,
-    "argmax": head.argmax,
     "accept_match": accept.accept_match,
 }
 """Kernels that take their operands and nothing else."""
@@ -45,6 +45,9 @@ class DeviceModel:
 
     k_cache, v_cache  [layers, num_blocks, KV heads, 64, head_dim]
     arch              whose launch configurations to take, as "sm_90"
+    tuned             configurations found for this device
+    launch_pdl        whether each launch may start before the one before it ends: every kernel waits for that one
+                      before it reads or writes what launches write
     """
 
     device: torch.device
@@ -52,6 +55,8 @@ class DeviceModel:
     weights: Mapping[str, torch.Tensor]
     k_cache: torch.Tensor
     v_cache: torch.Tensor
+    tuned: TunedTable = field(default_factory=TunedTable)
+    launch_pdl: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,9 @@ class _Binder:
 
     def bind(self, launch: Launch) -> Callable[[], None]:
         """One launch as a call without arguments."""
+        return partial(self._bind(launch), launch_pdl=self.model.launch_pdl)
+
+    def _bind(self, launch: Launch) -> Callable[..., None]:
         operands = [self._operand(name) for name in (*launch.outputs, *launch.inputs)]
         if launch.kind in PRODUCTS:
             tuned = self._tuned(launch)
@@ -148,7 +156,7 @@ class _Binder:
         side, layer = name.split(".")
         return (self.model.k_cache if side == "k_cache" else self.model.v_cache)[int(layer)]
 
-    def _rope_attention(self, launch: Launch) -> Callable[[], None]:
+    def _rope_attention(self, launch: Launch) -> Callable[..., None]:
         labels = [label.name for label in SIGNATURES[launch.kind].inputs]
         inputs = [
             self._operand(name)
@@ -161,14 +169,16 @@ class _Binder:
             attention.rope_attention, *outputs, *inputs, **launch.attrs, tuned=tuned, scratch=self.scratch
         )
 
-    def _kv_commit(self, launch: Launch) -> Callable[[], None]:
+    def _kv_commit(self, launch: Launch) -> Callable[..., None]:
         verdict = [self._operand(name) for name in launch.inputs if name not in self.plan.states]
         return partial(kv_commit.kv_commit, self.model.k_cache, self.model.v_cache, *verdict)
 
     def _tuned(self, launch: Launch) -> Tuned:
         spec = next(self.plan.weights[str(name)] for name in launch.inputs if self._is_matrix(name))
         outputs = spec.shape[0] // (2 if spec.use == "gate_up" else 1)
-        return default_tuned(launch.kind, outputs, spec.shape[1], spec.dtype, self.model.arch)
+        return self.model.tuned.for_product(
+            launch.kind, outputs, spec.shape[1], spec.dtype, self.model.arch
+        )
 
     def _is_matrix(self, name: str | None) -> bool:
         return name in self.plan.weights and self.plan.weights[str(name)].use in ("matrix", "gate_up")
@@ -180,9 +190,11 @@ class _Binder:
             bucket.rows, bucket.nodes, num_heads, num_kv_heads, launch.attrs["head_dim"], max_blocks
         )
 
-    def _attention_tuned(self, launch: Launch) -> Any:
+    def _attention_tuned(self, launch: Launch) -> AttentionTuned:
         shape = self._attention_shape(launch)
-        return default_attention_tuned(shape.head_dim, shape.nodes * shape.group, self.model.arch)
+        heads = shape.num_heads, shape.num_kv_heads, shape.head_dim
+        _, cache_dtype = next(iter(self.plan.states.values()))
+        return self.model.tuned.for_attention(*heads, cache_dtype, shape.nodes, self.model.arch)
 
     def _scratch_bytes(self, launch: Launch) -> ScratchBytes:
         if launch.kind == "rope_attention":
@@ -215,7 +227,7 @@ def load_device_weights(
     """Every weight that `plan` reads, in its dtype, parts joined, on the device."""
     found = {}
     for name, spec in plan.weights.items():
-        if spec.use == "rope_table":
+        if spec.use == "derived":
             found[name] = torch.from_numpy(tables[name]).to(device)
             continue
         dtype = TORCH_DTYPES[DType.FLOAT32 if spec.use in ("norm", "bias") else spec.dtype]

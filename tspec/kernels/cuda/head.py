@@ -1,105 +1,73 @@
-"""Choosing tokens: the head's product with argmax in its epilogue, and argmax of logits in memory.
+"""The head: logits in memory, or a token from each row with no logits in memory.
 
-    norm_head_argmax  out = argmax of (x * rsqrt(mean(x**2) + eps) * norm) @ weight.T (+ bias); no logits in memory
-    argmax            out = argmax of logits
+    norm_head_logits  out = (x * rsqrt(mean(x**2) + eps) * norm) @ weight.T (+ bias), in fp32 whatever the rows are in
+    norm_head_sample  out = `sample` of those logits: divided by the temperature, noise added, the best one's token
 
-The lowest token wins a tie; NaN counts as -inf; a row of nothing else gives token 0, and none is ever >= V.
+The lowest token wins a tie; NaN counts as -inf; rows of nothing else and padding give NO_TOKEN; none is ever >= V.
+A launch whose rows are all greedy makes no noise.
 
-Shapes    x: [B, R, K]; norm: [K]; weight: [V, K]; bias: [V] or None; logits: [B, R, V]; out: [B, R]
-Dtypes    x and weight share one of fp16, bf16, fp32; norm and bias fp32; logits fp16, bf16 or fp32; out int32.
-          Inside norm_head_argmax logits are fp32 and never rounded
+Shapes    x: [B, R, K]; norm: [K]; weight: [V, K]; bias: [V] or None; temperature, seed, prefix_len, num_nodes: [B];
+          depth: [B, T]; out: [B, R, V] fp32, [B, R] int32. R is T, or 1: then the row is the last node's
+Dtypes    x and weight share one of fp16, bf16, fp32; norm, bias and temperature fp32; seed int64; others int32.
+          Logits are fp32 and never rounded
 Layout    all contiguous
-Grid      the linear kernel's, whose programs write the best of their block of V; then one program a row
-Cost      two launches; the weights once for each 64 rows; 8 bytes for each row and block of V
-Rows      independent: linear.py; a maximum has no order
+Grid      the linear kernel's, whose programs write logits, or the best of their block of V; then one program a row
+Cost      the weights once for each 64 rows, and 4 V bytes a row; or two launches and 8 bytes for each row and block
+          of V, with half a counter of noise for a pair of logits
+Rows      independent: linear.py, noise.py; a maximum has no order. One configuration of tiles serves both kernels, so
+          that a row has the same logits in both and gets the token that `sample` chooses from them in memory
 Errors    ContractError from the launchers for any line above
 Oracle    tspec/kernels/reference/head.py, norm.py
 """
 
 import torch
-import triton
-import triton.language as tl
 
-from tspec.kernels.cuda.launch import Scratch, check_scratch, check_tensors, plan_linear
+from tspec.kernels.cuda.choose import bests, choose
+from tspec.kernels.cuda.launch import NO_SCRATCH, check_scratch, check_tensors, plan_linear
 from tspec.kernels.cuda.linear import Epilogue, launch_linear
-
-BLOCK = 1024
-"""Values that a program of `_argmax_rows` compares at once."""
-
-NUM_WARPS = 4
+from tspec.kernels.cuda.scores import Request
 
 
-@triton.jit(do_not_specialize=["cols"])
-def _argmax_rows(
-    out_ptr, value_ptr, token_ptr,  # token_ptr None: a value's token is its column
-    cols,
-    BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
-):  # fmt: skip
-    if USE_PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    row = tl.program_id(0).to(tl.int64)
-    best = tl.full((BLOCK,), float("-inf"), tl.float32)
-    token = tl.full((BLOCK,), 2147483647, tl.int32)
-    for start in range(0, cols, BLOCK):
-        col = start + tl.arange(0, BLOCK)
-        inside = col < cols
-        value = tl.load(value_ptr + row * cols + col, mask=inside, other=float("-inf")).to(tl.float32)
-        value = tl.where(value == value, value, float("-inf"))
-        found = col
-        if token_ptr is not None:
-            found = tl.load(token_ptr + row * cols + col, mask=inside, other=2147483647)
-        is_better = inside & ((value > best) | ((value == best) & (found < token)))
-        best = tl.where(is_better, value, best)
-        token = tl.where(is_better, found, token)
-    is_best = best == tl.max(best, axis=0)
-    tl.store(out_ptr + row, tl.min(tl.where(is_best, token, 2147483647), axis=0))
-
-
-def argmax(out, logits, *, launch_pdl=False) -> None:
-    """out = the lowest token with the greatest logit. See the module."""
-    dtype = logits.dtype
-    check_tensors("argmax", {"out": (out, tuple(logits.shape[:-1]), torch.int32)})
-    check_tensors("argmax", {"x": (logits, tuple(logits.shape), dtype)})
-    _choose(out, logits, None, out.numel(), logits.shape[-1], launch_pdl)
-
-
-def norm_head_argmax(
-    out, x, norm, weight, bias=None, *, eps, tuned, scratch, launch_pdl=False
+def norm_head_logits(
+    out, x, norm, weight, bias=None, *, eps, tuned, scratch=NO_SCRATCH, launch_pdl=False
 ) -> None:  # fmt: skip
-    """out = argmax of rms_norm(x) @ weight.T + bias. See the module."""
-    kind = "norm_head_argmax"
+    """out = rms_norm(x) @ weight.T + bias in float32. See the module."""
+    kind = "norm_head_logits"
     rows, k, vocab = x.numel() // x.shape[-1], x.shape[-1], weight.shape[0]
-    shapes = {
-        "out": (out, tuple(x.shape[:-1]), torch.int32),
+    shapes = {"out": (out, (*x.shape[:-1], vocab), torch.float32)}
+    check_tensors(kind, shapes | _product_shapes(x, norm, weight, bias))
+    if rows == 0:
+        return
+    launch = plan_linear(kind, Epilogue.STORE, rows, vocab, k, x.dtype, tuned, launch_pdl)
+    check_scratch(kind, scratch, rows, vocab, x.dtype, tuned)
+    launch_linear(launch, out, None, x, norm, weight, bias, None, eps, scratch)
+
+
+def norm_head_sample(
+    out, x, norm, weight, bias, temperature, seed, prefix_len, depth, num_nodes,
+    *, eps, tuned, scratch, launch_pdl=False,
+) -> None:  # fmt: skip
+    """out = the token of each row of rms_norm(x) @ weight.T + bias. See the module."""
+    kind = "norm_head_sample"
+    (batch, rows_each, k), vocab = x.shape, weight.shape[0]
+    rows, nodes = batch * rows_each, depth.shape[-1]
+    request = Request(temperature, seed, prefix_len, depth, num_nodes, rows_each, nodes)
+    shapes = {"out": (out, (batch, rows_each), torch.int32)} | request.shapes(batch)
+    check_tensors(kind, shapes | _product_shapes(x, norm, weight, bias))
+    if rows == 0:
+        return
+    launch = plan_linear(kind, Epilogue.SAMPLE, rows, vocab, k, x.dtype, tuned, launch_pdl)
+    need, blocks = check_scratch(kind, scratch, rows, vocab, x.dtype, tuned), launch.grid[1]
+    best, token = bests(scratch, need.partials, rows, blocks)
+    launch_linear(launch, best, token, x, norm, weight, bias, None, eps, scratch, request)
+    choose(out, best, token, rows, blocks, launch_pdl)
+
+
+def _product_shapes(x, norm, weight, bias) -> dict[str, tuple]:
+    k, vocab = x.shape[-1], weight.shape[0]
+    return {
         "x": (x, tuple(x.shape), x.dtype),
         "norm": (norm, (k,), torch.float32),
         "weight": (weight, (vocab, k), x.dtype),
         "bias": (bias, (vocab,), torch.float32),
     }
-    check_tensors(kind, shapes)
-    if rows == 0:
-        return
-    launch = plan_linear(kind, Epilogue.ARGMAX, rows, vocab, k, x.dtype, tuned, launch_pdl)
-    need = check_scratch(kind, scratch, rows, vocab, x.dtype, tuned)
-    best, token = _bests(scratch, need.partials, rows * launch.grid[1])
-    launch_linear(launch, best, token, x, norm, weight, bias, None, eps, scratch)
-    _choose(out, best, token, rows, launch.grid[1], launch_pdl)
-
-
-def _bests(scratch: Scratch, end_bytes: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The best value and its token of each row and block of V: the last pieces of `partials`, as views."""
-    assert scratch.partials is not None, "check_scratch lets no head pass without partials"
-    end = end_bytes // 4
-    tokens = scratch.partials.view(torch.int32)[end - count : end]
-    return scratch.partials[end - 2 * count : end - count], tokens
-
-
-def _choose(out, value, token, rows: int, cols: int, launch_pdl: bool) -> None:
-    if rows == 0:
-        return
-    options = {"launch_pdl": True} if launch_pdl else {}
-    _argmax_rows[(rows,)](
-        out, value, token, cols, BLOCK=BLOCK, USE_PDL=launch_pdl,
-        num_warps=NUM_WARPS, enable_fp_fusion=False, **options,
-    )  # fmt: skip

@@ -114,8 +114,13 @@ def scratch_bytes(kind: str, rows: int, n: int, dtype: torch.dtype, tuned: Tuned
     slot = ((2 if kind in PAIRED_KERNELS else 1) * tuned.block_n + has_norm) * m_tile
     is_split = tuned.split_k > 1
     sums = tiles * tuned.split_k * slot if is_split else 0
-    bests = 2 * rows * blocks if kind == "norm_head_argmax" else 0
+    bests = best_floats(rows, blocks) if kind == "norm_head_sample" else 0
     return ScratchBytes(4 * (sums + bests), 4 * tiles if is_split else 0)
+
+
+def best_floats(rows: int, blocks: int) -> int:
+    """Numbers of `partials` that the best value and token of `rows` rows and `blocks` blocks of V take."""
+    return 2 * rows * blocks
 
 
 def check_tensors(kind: str, tensors: dict[str, tuple[torch.Tensor | None, tuple, torch.dtype]]) -> None:
@@ -145,6 +150,12 @@ def check_scratch(
     Errors: ContractError for too little of either piece.
     """
     need = scratch_bytes(kind, rows, n, dtype, tuned)
+    hold_scratch(kind, scratch, need)
+    return need
+
+
+def hold_scratch(kind: str, scratch: Scratch, need: ScratchBytes) -> None:
+    """Errors: ContractError where `scratch` has less than `need` of either piece."""
     for name, tensor, kept_as, need_bytes in (
         ("partials", scratch.partials, torch.float32, need.partials),
         ("counters", scratch.counters, torch.int32, need.counters),
@@ -157,4 +168,3 @@ def check_scratch(
                 need=f"{need_bytes} bytes",
                 fix="Size the scratch with scratch_bytes.",
             )
-    return need

@@ -5,6 +5,8 @@
     norm_linear           out = (x * rsqrt(mean(x**2) + eps) * norm) @ weight.T (+ bias)
     norm_linear_silu_mul  out = silu(gate) * up; gate and up are norm_linear with the halves of weight
 
+The kernel is the head's, too: head.py.
+
 Shapes    x: [B, R, K]; norm: [K]; weight: [N, K] ([2 N, K], gate over up); bias: [N] ([2 N]) or None;
           residual, out: [B, R, N]; rows = B * R
 Dtypes    x, weight, residual, out share one of fp16, bf16, fp32; norm and bias are fp32; sums are fp32
@@ -27,6 +29,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tspec.kernels.cuda.choose import write_best
 from tspec.kernels.cuda.launch import (
     NO_SCRATCH,
     LinearLaunch,
@@ -36,6 +39,7 @@ from tspec.kernels.cuda.launch import (
     plan_linear,
 )
 from tspec.kernels.cuda.product import is_last_to_arrive, multiply, start_early, store_partial, sum_partials
+from tspec.kernels.cuda.scores import NO_REQUEST, Request, clean, find_nodes, noisy, scaled
 
 
 class Epilogue(IntEnum):
@@ -44,27 +48,30 @@ class Epilogue(IntEnum):
     STORE = 0
     ADD = 1
     SILU_MUL = 2
-    ARGMAX = 3
+    SAMPLE = 3
 
 
 ADD = tl.constexpr(int(Epilogue.ADD))
 SILU_MUL = tl.constexpr(int(Epilogue.SILU_MUL))
-ARGMAX = tl.constexpr(int(Epilogue.ARGMAX))
+SAMPLE = tl.constexpr(int(Epilogue.SAMPLE))
 
 
 @triton.jit
-def write_best(best_ptr, token_ptr, acc, row, live, n, N):
-    """Write the best value and the lowest token of it, of this block and each row; NaN counts as -inf.
-
-    Every block has an output inside, so that a token of -inf is a token of the vocabulary, too.
-    """
-    inside = (n < N)[:, None]
-    acc = tl.where(inside & (acc == acc), acc, float("-inf"))
-    best = tl.max(acc, axis=0)
-    token = tl.where(inside & (acc == best[None, :]), n.to(tl.int32)[:, None], 2147483647)
-    place = row * tl.num_programs(1) + tl.program_id(1)
-    tl.store(best_ptr + place, best, mask=live)
-    tl.store(token_ptr + place, tl.min(token, axis=0), mask=live)
+def write_samples(
+    best_ptr, token_ptr, logits, row, inside, n, N,
+    temperature_ptr, seed_ptr, prefix_len_ptr, depth_ptr, num_nodes_ptr, rows_each, nodes,
+):  # fmt: skip
+    """Write the best noisy score of this block and each row, and its token. logits: float32 [BLOCK_N, M_TILE]."""
+    sequence, node, live = find_nodes(num_nodes_ptr, row, inside, rows_each)
+    temperature = tl.load(temperature_ptr + sequence, mask=live, other=0.0)
+    scores = tl.where(live[None, :] & (n < N)[:, None], clean(logits), float("-inf"))
+    if tl.max(temperature, axis=0) > 0:
+        scores = scaled(scores, temperature)
+        first_token = tl.program_id(1) * scores.shape[0]
+        scores = noisy(
+            scores, temperature, sequence, node, live, first_token, seed_ptr, prefix_len_ptr, depth_ptr, nodes
+        )
+    write_best(best_ptr, token_ptr, scores, row, inside, n.to(tl.int32))
 
 
 @triton.jit
@@ -83,9 +90,10 @@ def write_outputs(
     tl.store(out_ptr + place, acc.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "rows_each", "nodes"])
 def _linear(
     out_ptr, token_ptr, x_ptr, norm_ptr, weight_ptr, bias_ptr, residual_ptr, partials_ptr, counters_ptr,
+    temperature_ptr, seed_ptr, prefix_len_ptr, depth_ptr, num_nodes_ptr, rows_each, nodes,
     rows, N, K, eps,
     EPILOGUE: tl.constexpr, M_TILE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     SPLIT_K: tl.constexpr, EVEN_K: tl.constexpr, POLICY: tl.constexpr,
@@ -124,18 +132,22 @@ def _linear(
             acc *= tl.rsqrt(squares / K + eps)[None, :]
         if bias_ptr is not None:
             acc += tl.load(bias_ptr + output)[:, None]
-        if EPILOGUE == ARGMAX:
-            write_best(out_ptr, token_ptr, acc, row, live, n, N)
+        if EPILOGUE == SAMPLE:
+            write_samples(
+                out_ptr, token_ptr, acc, row, live, n, N,
+                temperature_ptr, seed_ptr, prefix_len_ptr, depth_ptr, num_nodes_ptr, rows_each, nodes,
+            )  # fmt: skip
         else:
             write_outputs(out_ptr, residual_ptr, acc, row, live, n, N, EPILOGUE, M_TILE, BLOCK_N)
 
 
 def launch_linear(
-    launch: LinearLaunch, out, token, x, norm, weight, bias, residual, eps: float, scratch: Scratch
-) -> None:
-    """Launch one variant; `token` and `out` are the head's partial results where the epilogue is ARGMAX."""
+    launch: LinearLaunch, out, token, x, norm, weight, bias, residual, eps: float, scratch: Scratch,
+    request: Request = NO_REQUEST,
+) -> None:  # fmt: skip
+    """Launch one variant; `out` and `token` are the bests of each block where the epilogue is SAMPLE."""
     _linear[launch.grid](
-        out, token, x, norm, weight, bias, residual, scratch.partials, scratch.counters,
+        out, token, x, norm, weight, bias, residual, scratch.partials, scratch.counters, *request,
         launch.rows, launch.n, launch.k, eps, **launch.constexprs, **launch.options,
     )  # fmt: skip
 

@@ -9,11 +9,11 @@ import torch
 
 from tspec.core.dtypes import DType
 from tspec.kernels.cuda.accept import _accept_match
-from tspec.kernels.cuda.head import BLOCK, NUM_WARPS, _argmax_rows
+from tspec.kernels.cuda.choose import BLOCK, NUM_WARPS, _choose
 from tspec.kernels.cuda.launch import plan_linear
 from tspec.kernels.cuda.linear import Epilogue, _linear
 from tspec.kernels.cuda.resources import ALIGNMENT, TARGETS, AotCase
-from tspec.kernels.cuda.tuned import default_tuned
+from tspec.kernels.cuda.tuned import default_tuned, is_head
 
 DTYPES = {
     DType.BFLOAT16: ("bf16", torch.bfloat16),
@@ -28,8 +28,20 @@ EPILOGUES = {
     "linear_add": Epilogue.ADD,
     "norm_linear": Epilogue.STORE,
     "norm_linear_silu_mul": Epilogue.SILU_MUL,
-    "norm_head_argmax": Epilogue.ARGMAX,
+    "norm_head_logits": Epilogue.STORE,
+    "norm_head_sample": Epilogue.SAMPLE,
 }
+
+REQUEST = {
+    "temperature_ptr": "*fp32",
+    "seed_ptr": "*i64",
+    "prefix_len_ptr": "*i32",
+    "depth_ptr": "*i32",
+    "num_nodes_ptr": "*i32",
+    "rows_each": "i32",
+    "nodes": "i32",
+}
+"""What a row is sampled by."""
 
 SHAPES = {
     "Llama-3.1-8B": {"hidden": 4096, "qkv": 6144, "mlp": 14336, "vocab": 128256},
@@ -66,10 +78,10 @@ def linear_case(arch: str, kind: str, rows: int, n: int, k: int, dtype: DType, m
     short, torch_dtype = DTYPES[dtype]
     tuned = default_tuned(kind, n, k, dtype, arch)
     launch = plan_linear(kind, EPILOGUES[kind], rows, n, k, torch_dtype, tuned, arch in PDL_ARCHITECTURES)
-    tensor, is_head, is_split = f"*{short}", kind == "norm_head_argmax", tuned.split_k > 1
+    tensor, is_split = f"*{short}", tuned.split_k > 1
     arguments: dict[str, str | int | None] = {
-        "out_ptr": "*fp32" if is_head else tensor,
-        "token_ptr": "*i32" if is_head else None,
+        "out_ptr": "*fp32" if is_head(kind) else tensor,
+        "token_ptr": "*i32" if kind == "norm_head_sample" else None,
         "x_ptr": tensor,
         "norm_ptr": "*fp32" if kind.startswith("norm_") else None,
         "weight_ptr": tensor,
@@ -77,6 +89,7 @@ def linear_case(arch: str, kind: str, rows: int, n: int, k: int, dtype: DType, m
         "residual_ptr": tensor if kind == "linear_add" else None,
         "partials_ptr": "*fp32" if is_split else None,
         "counters_ptr": "*i32" if is_split else None,
+        **{name: type_ if kind == "norm_head_sample" else None for name, type_ in REQUEST.items()},
         "rows": "i32",
         "N": n,
         "K": k,
@@ -97,7 +110,8 @@ def _products() -> Iterator[tuple[str, str, int, int]]:
         yield model, "linear_add", hidden, hidden
         yield model, "norm_linear_silu_mul", mlp, hidden
         yield model, "linear_add", hidden, mlp
-        yield model, "norm_head_argmax", size["vocab"], hidden
+        yield model, "norm_head_sample", size["vocab"], hidden
+        yield model, "norm_head_logits", size["vocab"], hidden
         yield model, "linear", size["vocab"], hidden
 
 
@@ -125,10 +139,9 @@ def _small_cases(arch: str) -> Iterator[AotCase]:
     use_pdl = arch in PDL_ARCHITECTURES
     pdl = {"launch_pdl": True} if use_pdl else {}
     options = {"num_warps": NUM_WARPS, "enable_fp_fusion": False, **pdl}
-    for name, value, token in (("reduce", "*fp32", "*i32"), ("argmax", "*bf16", None)):
-        arguments = {"out_ptr": "*i32", "value_ptr": value, "token_ptr": token, "cols": "i32"}
-        constexprs = {"BLOCK": BLOCK, "USE_PDL": use_pdl}
-        yield AotCase(name, arch, _argmax_rows, arguments, constexprs, options, False)
+    arguments = {"out_ptr": "*i32", "best_ptr": "*fp32", "token_ptr": "*i32", "blocks": "i32"}
+    constexprs = {"BLOCK": BLOCK, "USE_PDL": use_pdl}
+    yield AotCase("choose", arch, _choose, arguments, constexprs, options, False)
     pointers = ("out_tokens", "num_out", "path", "node_tokens", "tokens", "ancestors", "num_nodes")
     types = {f"{each}_ptr": "*i64" if each == "ancestors" else "*i32" for each in pointers}
     for nodes in (1, 16, 64):

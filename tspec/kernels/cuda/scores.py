@@ -1,0 +1,77 @@
+"""From logits to what a token is chosen by: divided by the temperature, then noise added. Device functions only.
+
+The head's epilogue and the sampling of logits in memory call the same functions, so that both choose the same token.
+NaN counts as minus infinity; greedy rows (temperature 0) keep their logits. `Request` is what launchers pass on.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from tspec.kernels.cuda.noise import TARGET, gumbel
+
+
+class Request(NamedTuple):
+    """How rows are sampled: tensors [B], depth [B, T]; `rows_each` rows a sequence, T = `nodes`. None: not at all."""
+
+    temperature: torch.Tensor | None = None
+    seed: torch.Tensor | None = None
+    prefix_len: torch.Tensor | None = None
+    depth: torch.Tensor | None = None
+    num_nodes: torch.Tensor | None = None
+    rows_each: int | None = None
+    nodes: int | None = None
+
+    def shapes(self, batch: int) -> dict[str, tuple[torch.Tensor | None, tuple, torch.dtype]]:
+        """What `check_tensors` holds the operands against: R is T, or 1."""
+        nodes = self.nodes if self.rows_each == 1 else self.rows_each
+        return {
+            "temperature": (self.temperature, (batch,), torch.float32),
+            "seed": (self.seed, (batch,), torch.int64),
+            "prefix_len": (self.prefix_len, (batch,), torch.int32),
+            "depth": (self.depth, (batch, nodes), torch.int32),
+            "num_nodes": (self.num_nodes, (batch,), torch.int32),
+        }
+
+
+NO_REQUEST = Request()
+
+
+@triton.jit
+def find_nodes(num_nodes_ptr, row, inside, rows_each):
+    """(sequence, node, whether it is a live one) of each row: the node of its place, or the last one if rows_each is 1.
+
+    Shapes   row: [M] int64, `inside`: [M], whether a row is one at all
+    """
+    sequence = row // rows_each
+    count = tl.load(num_nodes_ptr + sequence, mask=inside, other=0)
+    node = tl.where(rows_each == 1, count - 1, row % rows_each)
+    return sequence, node, inside & (node >= 0) & (node < count)
+
+
+@triton.jit
+def clean(logits):
+    """NaN as minus infinity."""
+    return tl.where(logits == logits, logits, float("-inf"))
+
+
+@triton.jit
+def scaled(logits, temperature):
+    """logits [N, M] / temperature [M], rounded once; as they are where it is 0."""
+    return tl.div_rn(logits, tl.where(temperature > 0, temperature, 1.0)[None, :])
+
+
+@triton.jit
+def noisy(
+    scores, temperature, sequence, node, live, first_token,
+    seed_ptr, prefix_len_ptr, depth_ptr, nodes,
+):  # fmt: skip
+    """scores [N, M] + noise of the target at each row's next position; as they are where temperature is 0."""
+    TOKENS: tl.constexpr = scores.shape[0]
+    seed = tl.load(seed_ptr + sequence, mask=live, other=0)
+    depth = tl.load(depth_ptr + sequence * nodes + node, mask=live, other=0)
+    position = tl.load(prefix_len_ptr + sequence, mask=live, other=0) + depth + 1
+    noise = gumbel(seed, position, first_token, TARGET, TOKENS)
+    return tl.where((temperature > 0)[None, :], scores + noise, scores)
