@@ -10,12 +10,15 @@ from tspec.core.dtypes import DType
 from tspec.core.errors import ContractError
 from tspec.graph.plan import Launch, Plan
 from tspec.graph.signature import SIGNATURES
-from tspec.kernels.cpu import attention, attention_tiles, linear, program, sampling
+from tspec.kernels.cpu import attention, attention_tiles, kept, linear, logprobs, program, sampling
 from tspec.kernels.cpu.pack import STORAGE
 from tspec.runtime.memory import address, allocate
 from tspec.runtime.weights import PackedWeights
 
 NUMPY_DTYPES = {DType.FLOAT32: np.float32, DType.INT32: np.int32, DType.INT64: np.int64}
+
+
+ON_LOGITS = ("edit_logits", "find_kept", "sample", "token_logprobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,13 @@ def _look_ahead(launches: np.ndarray) -> None:
         launch[program.AHEAD : program.AHEAD + 2] = start, size_bytes
         if launch[0] in codes:
             start, size_bytes = launch[weight], linear.panel_bytes(launch[storage], launch[k])
+
+
+def _logits_scratch_bytes(vocab: int) -> int:
+    """Bytes a thread that any of the launches over logits needs."""
+    return max(
+        kept.kept_scratch_bytes(vocab), logprobs.logprobs_scratch_bytes(vocab), sampling.SAMPLE_SCRATCH_BYTES
+    )
 
 
 class _Binder:
@@ -146,10 +156,10 @@ class _Binder:
             sizes["best"] = self._scratch("best", self.rows * linear.BEST_BYTES)[0]
         elif launch.kind == "last_row":
             sizes["cols"] = self.plan.buffers[launch.outputs[0]].shape[-1]
-        elif launch.kind == "sample":
-            sizes["vocab"] = self.plan.buffers[str(launch.inputs[0])].shape[-1]
-            stride = sampling.SAMPLE_SCRATCH_BYTES
-            sizes["scratch"], sizes["scratch_stride"] = self._scratch("sampling", stride)
+        elif launch.kind in ON_LOGITS:
+            sizes["vocab"] = vocab = self.plan.buffers[str(launch.inputs[0])].shape[-1]
+            # One piece for all three, so that a plan needs no more than the largest.
+            sizes["scratch"], sizes["scratch_stride"] = self._scratch("logits", _logits_scratch_bytes(vocab))
         else:
             sizes |= self._cache_sizes(launch)
         return sizes

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tspec.kernels.cpu import accept, attention, kv_cache, linear, rows, sampling
+from tspec.kernels.cpu import accept, attention, edits, kept, kv_cache, linear, logprobs, rows, sampling
 from tspec.kernels.cpu.requests import Requests
 from tspec.kernels.cpu.simd import load_f32, load_i64, store_i64
 from tspec.kernels.cpu.sync import (
@@ -30,18 +30,29 @@ AHEAD = 30
 """The last two words of a launch: where the weights of the next product start, and the bytes of its first claim."""
 
 (
-    INDEX_ROWS, EMBED, LINEAR, LINEAR_SILU_MUL, HEAD_SAMPLE, ROPE_ATTENTION, LAST_ROW, SAMPLE, ACCEPT_MATCH, KV_COMMIT,
-) = range(10)  # fmt: skip
+    INDEX_ROWS, EMBED, LINEAR, LINEAR_SILU_MUL, HEAD_SAMPLE, ROPE_ATTENTION, LAST_ROW, EDIT_LOGITS, FIND_KEPT,
+    SAMPLE, TOKEN_LOGPROBS, ACCEPT_MATCH, KV_COMMIT,
+) = range(13)  # fmt: skip
 
 FRAME = ("frame", "row_seq", "row_node", "row_place", "seq_place", "row_start")
 """What `index_rows` writes and the other launches read."""
 
-_DRAW = ("row_seq", "row_node", "temperature", "seed", "prefix_len", "depth", "num_nodes", "max_nodes")
-"""What `_requests` reads, one after the other."""
+_ROWS = (
+    "place",
+    "row_seq",
+    "row_node",
+    "temperature",
+    "seed",
+    "prefix_len",
+    "depth",
+    "num_nodes",
+    "max_nodes",
+)
+"""Where rows are written, then what `_requests` reads, one after the other."""
 
 _PRODUCT = (
     "frame", "space", "storage", "x", "k", "norm", "eps", "weight", "bias", "out", "n", "scratch", "scratch_stride",
-    "residual", "place", "best", *_DRAW,
+    "residual", "best", *_ROWS,
 )  # fmt: skip
 
 OPERANDS: Mapping[str, tuple[int, tuple[str, ...]]] = {
@@ -66,10 +77,33 @@ OPERANDS: Mapping[str, tuple[int, tuple[str, ...]]] = {
         ),
     ),
     "last_row": (LAST_ROW, ("frame", "row_start", "num_nodes", "out", "x", "cols")),
+    "edit_logits": (
+        EDIT_LOGITS,
+        (
+            "frame", "space", *_ROWS, "out", "logits", "vocab", "edits", "penalties", "counts", "bias", "mask",
+            "tokens", "ancestors",
+        ),
+    ),
+    "find_kept": (
+        FIND_KEPT,
+        (
+            "frame", "space", *_ROWS, "threshold", "first_tie", "log_sum", "logits", "vocab", "top_k", "top_p",
+            "min_p", "scratch", "scratch_stride",
+        ),
+    ),
     "sample": (
         SAMPLE,
-        ("frame", "space", "place", "out", "logits", "vocab", "threshold", "first_tie", "scratch", "scratch_stride",
-         *_DRAW),
+        (
+            "frame", "space", *_ROWS, "out", "logits", "vocab", "threshold", "first_tie", "scratch",
+            "scratch_stride",
+        ),
+    ),
+    "token_logprobs": (
+        TOKEN_LOGPROBS,
+        (
+            "frame", "space", *_ROWS, "logprobs", "top_tokens", "top_logprobs", "most", "logits", "vocab", "chosen",
+            "num_logprobs", "num_out", "path", "row_start", "scratch", "scratch_stride",
+        ),
     ),
     "accept_match": (
         ACCEPT_MATCH,
@@ -118,7 +152,7 @@ def num_rows(frame, space):
 
 @native()
 def _requests(a, place):
-    """The operands of _DRAW, from word `place` on."""
+    """The operands of _ROWS behind the first, from word `place` on."""
     return Requests(
         word(a, 2), word(a, place), word(a, place + 1), word(a, place + 2), word(a, place + 3), word(a, place + 4),
         word(a, place + 5), word(a, place + 6), word(a, place + 7),
@@ -164,8 +198,8 @@ def _product(control, counter, thread, num_threads, a):
         )
     else:
         linear.head_sample(
-            control, counter, thread, num_threads, storage, rows_here, x, k, norm, eps, weight, bias, out, word(a, 15),
-            n, scratch, word(a, 16), _requests(a, 17),
+            control, counter, thread, num_threads, storage, rows_here, x, k, norm, eps, weight, bias, out, word(a, 16),
+            n, scratch, word(a, 15), _requests(a, 17),
         )  # fmt: skip
 
 
@@ -200,7 +234,7 @@ def _rope_attention(control, counter, thread, num_threads, a):
 
 
 @native()
-def _row_kernels(counter, thread, a):
+def _row_kernels(counter, a):
     """Launches that claim whole rows or sequences."""
     code, frame = word(a, 0), word(a, 1)
     if code == EMBED:
@@ -210,11 +244,6 @@ def _row_kernels(counter, thread, a):
         )  # fmt: skip
     elif code == LAST_ROW:
         rows.last_row(counter, num_rows(frame, 1), word(a, 2), word(a, 3), word(a, 4), word(a, 5), word(a, 6))
-    elif code == SAMPLE:
-        sampling.sample(
-            counter, num_rows(frame, word(a, 2)), _requests(a, 11), word(a, 3), word(a, 4), word(a, 5), word(a, 6),
-            word(a, 7), word(a, 8), word(a, 9) + thread * word(a, 10),
-        )  # fmt: skip
     elif code == ACCEPT_MATCH:
         accept.accept_match(
             counter, num_rows(frame, 1), word(a, 2), word(a, 3), word(a, 4), word(a, 5), word(a, 6), word(a, 7),
@@ -224,6 +253,35 @@ def _row_kernels(counter, thread, a):
         kv_cache.kv_commit(
             counter, num_rows(frame, 1), word(a, 2), word(a, 3), word(a, 4), word(a, 5), word(a, 6), word(a, 7),
             word(a, 8), word(a, 9), word(a, 10), word(a, 11), word(a, 12), word(a, 13),
+        )  # fmt: skip
+
+
+@native()
+def _logits_kernels(counter, thread, a):
+    """Launches over rows of logits, which begin with the operands of _ROWS."""
+    code, rows_here = word(a, 0), num_rows(word(a, 1), word(a, 2))
+    place, requests = word(a, 3), _requests(a, 4)
+    if code == EDIT_LOGITS:
+        edits.edit_logits(
+            counter, rows_here, requests, place, word(a, 12), word(a, 13), word(a, 14), word(a, 15), word(a, 16),
+            word(a, 17), word(a, 18), word(a, 19), word(a, 20), word(a, 21),
+        )  # fmt: skip
+    elif code == FIND_KEPT:
+        kept.find_kept(
+            counter, rows_here, requests, place, word(a, 12), word(a, 13), word(a, 14), word(a, 15), word(a, 16),
+            word(a, 17), word(a, 18), word(a, 19), word(a, 20) + thread * word(a, 21),
+        )  # fmt: skip
+    elif code == SAMPLE:
+        sampling.sample(
+            counter, rows_here, requests, place, word(a, 12), word(a, 13), word(a, 14), word(a, 15), word(a, 16),
+            word(a, 17) + thread * word(a, 18),
+        )  # fmt: skip
+    else:
+        found = logprobs.Found(word(a, 12), word(a, 13), word(a, 14), word(a, 15))
+        wanted = logprobs.Wanted(word(a, 18), word(a, 19), word(a, 20), word(a, 21))
+        logprobs.token_logprobs(
+            counter, rows_here, requests, place, word(a, 22), word(a, 16), word(a, 17), wanted, found,
+            word(a, 23) + thread * word(a, 24),
         )  # fmt: skip
 
 
@@ -253,8 +311,10 @@ def run_pass(control, thread, num_threads):
             _rope_attention(control, counter, thread, num_threads, launch)
         elif code in (LINEAR, LINEAR_SILU_MUL, HEAD_SAMPLE):
             _product(control, counter, thread, num_threads, launch)
+        elif EDIT_LOGITS <= code <= TOKEN_LOGPROBS:
+            _logits_kernels(counter, thread, launch)
         else:
-            _row_kernels(counter, thread, launch)
+            _row_kernels(counter, launch)
         ahead, size_bytes = word(launch, AHEAD), word(launch, AHEAD + 1)
         barrier_ahead(control, num_threads, ahead + thread * size_bytes, size_bytes)
 

@@ -23,6 +23,7 @@ ITEMSIZE_BYTES = {F32: 4, BF16: 2, F16: 2}
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 FLOAT = ir.FloatType()
 HALF = ir.HalfType()
+DOUBLE = ir.DoubleType()
 VECTOR = ir.VectorType(FLOAT, LANES)
 
 
@@ -97,6 +98,7 @@ def _intrinsic(returns: Any, params: tuple[Any, ...], emit: Callable[..., Any]) 
         1: lambda typingctx, a: typed,
         2: lambda typingctx, a, b: typed,
         3: lambda typingctx, a, b, c: typed,
+        5: lambda typingctx, a, b, c, d, e: typed,
     }
     return intrinsic(typers[len(params)])
 
@@ -115,6 +117,7 @@ def _storer(numba_type: Any, llvm_type: Any) -> Any:
 load_i32, store_i32 = _loader(types.int32, I32), _storer(types.int32, I32)
 load_i64, store_i64 = _loader(types.int64, I64), _storer(types.int64, I64)
 load_f32, store_f32 = _loader(types.float32, FLOAT), _storer(types.float32, FLOAT)
+load_f64, store_f64 = _loader(types.float64, DOUBLE), _storer(types.float64, DOUBLE)
 load_i16, store_i16 = _loader(types.int16, I16), _storer(types.int16, I16)
 
 

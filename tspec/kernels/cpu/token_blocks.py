@@ -6,13 +6,19 @@ NaN counts as minus infinity: no comparison with it is true, and it is never the
 import numpy as np
 
 from tspec.kernels.cpu import simd
-from tspec.kernels.cpu.simd import LANES, largest, load, load_f32, splat, store, store_f32
+from tspec.kernels.cpu.simd import LANES, largest, load, load_f32, splat, store, store_f32, total
 from tspec.kernels.jit import native
 
 BLOCK = 64
 BLOCK_BYTES = BLOCK * 4
 
 LOWEST, ZERO = np.float32(-np.inf), np.float32(0.0)
+
+
+@native()
+def num_blocks(vocab):
+    """Blocks of a row of logits."""
+    return -(-vocab // BLOCK)
 
 
 @native()
@@ -55,3 +61,14 @@ def score_block(out, logits, start, vocab, temperature):
     load_block(out, logits, start, vocab)
     for at in range(0, BLOCK_BYTES, LANES * 4):
         store(out + at, simd.add(simd.div(load(out + at), splat(temperature)), splat(ZERO)))
+
+
+@native()
+def block_mass(out, scores, best):
+    """out float32 [64] = exp(scores - best), 0 for -inf; returns the sum, as float64 of a float32."""
+    sums = splat(ZERO)
+    for at in range(0, BLOCK_BYTES, LANES * 4):
+        mass = simd.exp(simd.sub(load(scores + at), splat(best)))
+        store(out + at, mass)
+        sums = simd.add(sums, mass)
+    return np.float64(total(sums))
