@@ -26,30 +26,43 @@ def accept_match(
     while seq < num_sequences:
         base = seq * max_nodes
         node, taken = 0, 0
-        child = _matching_child(node, base, node_tokens, tokens, ancestors, num_nodes + seq * 4)
+        child = matching_child(node, base, node_tokens, tokens, ancestors, num_nodes + seq * 4)
         while child > 0:
-            store_i32(out_tokens + (base + taken) * 4, load_i32(node_tokens + (base + node) * 4))
             store_i32(path + (base + taken) * 4, np.int32(child))
             taken += 1
             node = child
-            child = _matching_child(node, base, node_tokens, tokens, ancestors, num_nodes + seq * 4)
-        store_i32(out_tokens + (base + taken) * 4, load_i32(node_tokens + (base + node) * 4))
-        store_i32(num_out + seq * 4, np.int32(taken + 1))
-        for rest in range(taken, max_nodes):
-            store_i32(path + (base + rest) * 4, NOTHING)
-            if rest > taken:
-                store_i32(out_tokens + (base + rest) * 4, NOTHING)
+            child = matching_child(node, base, node_tokens, tokens, ancestors, num_nodes + seq * 4)
+        bonus = load_i32(node_tokens + (base + node) * 4)
+        write_verdict(out_tokens, num_out, path, tokens, seq, max_nodes, taken, bonus)
         seq = atomic_add(counter, 1)
 
 
 @native()
-def _matching_child(node, base, node_tokens, tokens, ancestors, num_nodes):
+def write_verdict(out_tokens, num_out, path, tokens, seq, max_nodes, taken, bonus):
+    """Finish what is known by the first `taken` nodes of `path` and the bonus token."""
+    base = seq * max_nodes
+    for at in range(taken):
+        node = load_i32(path + (base + at) * 4)
+        store_i32(out_tokens + (base + at) * 4, load_i32(tokens + (base + node) * 4))
+    store_i32(out_tokens + (base + taken) * 4, bonus)
+    store_i32(num_out + seq * 4, np.int32(taken + 1))
+    for rest in range(taken, max_nodes):
+        store_i32(path + (base + rest) * 4, NOTHING)
+        if rest > taken:
+            store_i32(out_tokens + (base + rest) * 4, NOTHING)
+
+
+@native()
+def matching_child(node, base, node_tokens, tokens, ancestors, num_nodes):
     """The child of `node` that holds the target's token after `node`; 0 if there is none."""
     wanted = load_i32(node_tokens + (base + node) * 4)
-    line = load_i64(ancestors + (base + node) * 8)
     for other in range(node + 1, load_i32(num_nodes)):
-        # A child's ancestors are its parent's and itself.
-        is_child = load_i64(ancestors + (base + other) * 8) == line | (np.int64(1) << other)
-        if is_child and load_i32(tokens + (base + other) * 4) == wanted:
+        if is_child(ancestors + base * 8, node, other) and load_i32(tokens + (base + other) * 4) == wanted:
             return other
     return 0
+
+
+@native()
+def is_child(ancestors, node, other):
+    """Whether `other` is a child of `node`, which comes before it: its ancestors are its parent's and itself."""
+    return load_i64(ancestors + other * 8) == load_i64(ancestors + node * 8) | (np.int64(1) << other)

@@ -153,11 +153,13 @@ class NoiseChooser:
 
     def draw(self, node: int, weights: torch.Tensor) -> int:
         """Gumbel-max: the largest log weight plus noise; the lowest token of several."""
-        if float(weights.max()) <= 0:
-            return NO_TOKEN
+        return int(self.noisy(node, weights).argmax()) if float(weights.max()) > 0 else NO_TOKEN
+
+    def noisy(self, node: int, weights: torch.Tensor) -> torch.Tensor:
+        """Log weights plus the noise of the place after `node`."""
         position = self.prefix_len + self.depth[node] + 1
         noise = gumbel(self.seed, position, RESIDUAL, np.arange(len(weights)))
-        return int((weights.log() + torch.from_numpy(noise)).argmax())
+        return weights.log() + torch.from_numpy(noise)
 
 
 def accept_ratio(
