@@ -10,6 +10,7 @@ import re
 
 import pytest
 
+from tspec.core.dtypes import DType
 from tspec.kernels.cuda.attention_cases import HEAD_DIMS, attention_case
 from tspec.kernels.cuda.resources import TARGETS, compile_case
 from tspec.kernels.cuda.tuned import default_attention_tuned
@@ -19,7 +20,7 @@ FEW, MANY = 1, 64
 
 
 def compiled(arch: str, head_dim: int, rows: int):
-    tuned = default_attention_tuned(head_dim, rows, arch)
+    tuned = default_attention_tuned(head_dim, rows, DType.BFLOAT16, arch)
     return compile_case(attention_case(arch, "bf16", head_dim, 4, tuned, norms=True))
 
 

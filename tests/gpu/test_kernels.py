@@ -109,7 +109,7 @@ def test_attention_equals_its_reference(
             device, make_layer, random_trees(counts, prefix), (prefix, 20, 129)[: len(counts)],
             head_dim=head_dim, group=group, norms=norms, window=window, dtype=dtype,
         )  # fmt: skip
-        tuned = default_attention_tuned(head_dim, max(counts) * group, arch)
+        tuned = default_attention_tuned(head_dim, max(counts) * group, DTYPES[dtype], arch)
         hold(layer, tuned)
 
 

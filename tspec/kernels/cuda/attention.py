@@ -35,7 +35,7 @@ import triton.language as tl
 
 from tspec.core.errors import ContractError
 from tspec.core.shapes import BLOCK_TOKENS
-from tspec.kernels.cuda.attention_launch import AttentionShape, AttentionTuned, launch_options
+from tspec.kernels.cuda.attention_launch import AttentionShape, launch_options
 from tspec.kernels.cuda.attention_tile import (
     add_tile,
     load_halves,
@@ -48,6 +48,7 @@ from tspec.kernels.cuda.attention_tile import (
 from tspec.kernels.cuda.chunks import live_tiles
 from tspec.kernels.cuda.launch import Scratch, check_tensors
 from tspec.kernels.cuda.partials import join_partials, last_to_arrive, store_out, store_partial
+from tspec.kernels.cuda.tuned import AttentionTuned
 
 _LOG2E = 1.4426950408889634
 _TILE = tl.constexpr(BLOCK_TOKENS)

@@ -5,19 +5,16 @@ float32 has no case past 64 dims a head: its products run without tensor cores t
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
+from tspec.core.dtypes import DType
 from tspec.kernels.cuda import kv_commit, rows
 from tspec.kernels.cuda.attention import _rope_attention
-from tspec.kernels.cuda.attention_launch import (
-    AttentionShape,
-    AttentionTuned,
-    default_attention_tuned,
-    launch_options,
-)
+from tspec.kernels.cuda.attention_launch import AttentionShape, launch_options
 from tspec.kernels.cuda.linear_cases import PDL_ARCHITECTURES
 from tspec.kernels.cuda.resources import TARGETS, AotCase
+from tspec.kernels.cuda.tuned import AttentionTuned, default_attention_tuned
 
+BF16 = DType.BFLOAT16
 HEAD_DIMS = (64, 80, 96, 128, 256)
 PLAIN = (64, 128)
 """Head dims that are compiled without norms too. With norms a kernel needs the more registers."""
@@ -43,16 +40,19 @@ def cases() -> Iterator[AotCase]:
     for arch in TARGETS:
         for head_dim in HEAD_DIMS:
             tuned = {
-                each.row_tile: each for each in (default_attention_tuned(head_dim, n, arch) for n in (1, 64))
+                each.row_tile: each
+                for each in (default_attention_tuned(head_dim, n, BF16, arch) for n in (1, 64))
             }
             for each in tuned.values():
                 yield attention_case(arch, "bf16", head_dim, 4, each, norms=True)
                 if head_dim in PLAIN:
                     yield attention_case(arch, "bf16", head_dim, 4, each)
             yield attention_case(arch, "fp16", head_dim, 4, tuned[16], norms=True)
-        yield attention_case(arch, "bf16", 128, 16, default_attention_tuned(128, 64, arch))
-        yield attention_case(arch, "bf16", 128, 4, default_attention_tuned(128, 64, arch), window=WINDOW)
-        yield attention_case(arch, "fp32", 64, 4, replace(default_attention_tuned(64, 1, arch), num_stages=2))
+        yield attention_case(arch, "bf16", 128, 16, default_attention_tuned(128, 64, BF16, arch))
+        yield attention_case(
+            arch, "bf16", 128, 4, default_attention_tuned(128, 64, BF16, arch), window=WINDOW
+        )
+        yield attention_case(arch, "fp32", 64, 4, default_attention_tuned(64, 1, DType.FLOAT32, arch))
         for head_dim in TALL.get(arch, ()):
             yield attention_case(arch, "bf16", head_dim, 4, AttentionTuned(4, 64, 8), norms=True)
         yield from _small_cases(arch)

@@ -1,4 +1,4 @@
-"""How attention is launched: its configurations, grid, constants and scratch. Plain numbers; launches nothing.
+"""How attention is launched: its grid, constants and scratch. Plain numbers; launches nothing.
 
 The ahead-of-time tests compile from the same functions, so what they compile is what runs.
 """
@@ -10,25 +10,7 @@ import triton
 
 from tspec.kernels.cuda.chunks import count_octaves, max_chunks
 from tspec.kernels.cuda.launch import ScratchBytes
-from tspec.kernels.cuda.tuned import architecture_of
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionTuned:
-    """One configuration of attention.
-
-    chunk_tiles  KV blocks of one chunk, before chunks widen: fixes bits, so it is one number a model
-    row_tile     query rows of one program: 16, 32 or 64; more rows take more programs
-    num_warps    warps of a program
-    num_stages   tiles of keys and values in flight
-    matrix_side  rows of AMD's matrix instruction, the same for each row tile; None on other parts
-    """
-
-    chunk_tiles: int = 4
-    row_tile: int = 16
-    num_warps: int = 4
-    num_stages: int = 3
-    matrix_side: int | None = None
+from tspec.kernels.cuda.tuned import AttentionTuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +77,3 @@ def launch_options(tuned: AttentionTuned, launch_pdl: bool) -> dict[str, Any]:
     if launch_pdl:
         options["launch_pdl"] = True
     return options
-
-
-def default_attention_tuned(head_dim: int, rows: int, arch: str) -> AttentionTuned:
-    """The safe default for `rows` query rows a KV head (nodes times query heads a KV head) on `arch`.
-
-    Warps follow the model alone: then the slots of a score tile lie in the same threads for 16 and 32 rows, and the
-    sum over slots has one order (gfx942 would lay 32 rows out otherwise, so it has one row tile). Taller row tiles
-    spill or take twice the warps; two tiles of 32 rows share their reads in L2 and join their chunks side by side.
-    """
-    part = architecture_of(arch)
-    is_wide = head_dim > 128
-    if part == "gfx942":
-        return AttentionTuned(4, 16, 4, 1 if is_wide else 2, matrix_side=16)
-    if part == "sm_80":
-        row_tile = 16 if rows <= 16 or is_wide else 32
-        return AttentionTuned(4, row_tile, 8 if head_dim > 64 else 4, 2 if is_wide else 3)
-    return AttentionTuned(4, 16 if rows <= 16 else 32, 8 if is_wide else 4, 2 if is_wide else 3)
