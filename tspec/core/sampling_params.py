@@ -35,9 +35,11 @@ class SamplingParams:
     bad_words              token sequences (or texts) that never come out
     allowed_token_ids      the only tokens that may come out; None for all
     constraint             decides after each token which may come next (grammars: tspec.constraints)
-    min_tokens             no stop token before this many tokens
+    min_tokens             no stop token before this many tokens, and no stop string that is complete within them
     max_tokens             most tokens to emit; 0 emits nothing
     stop_token_ids         token ids that end the text, beside the checkpoint's own end-of-sequence ids
+    stop                   texts that end the output where one is first complete; the prompt is not searched
+    include_stop_str_in_output  whether the text keeps what ended it: the stop string, or a token of stop_token_ids
     ignore_eos             go on after an end-of-sequence id (stop_token_ids still stop)
     logprobs               give each token's log-probability and those of this many likeliest ones; None for nothing
     prompt_logprobs        the same for the prompt's own tokens
@@ -64,6 +66,8 @@ class SamplingParams:
     min_tokens: int = 0
     max_tokens: int = 256
     stop_token_ids: Sequence[int] = ()
+    stop: str | Sequence[str] = ()
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -94,6 +98,7 @@ class SamplingParams:
             if getattr(self, name) is not None:
                 need_int(name, getattr(self, name), low=0, high=MAX_LOGPROBS)
         self._check_tokens()
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
         if isinstance(self.speculative, str):
             need_choice("speculative", self.speculative, ("auto", "off"))
         else:
@@ -144,9 +149,12 @@ class SamplingParams:
     @property
     def has_mask(self) -> bool:
         """Whether some tokens may be forbidden."""
-        return bool(
-            self.bad_words or self.allowed_token_ids is not None or self.constraint or self.min_tokens > 0
-        )
+        return self.has_forbidden or self.min_tokens > 0
+
+    @property
+    def has_forbidden(self) -> bool:
+        """Whether some tokens may be forbidden however long the text is."""
+        return bool(self.bad_words) or self.allowed_token_ids is not None or self.constraint is not None
 
     @property
     def has_filter(self) -> bool:
@@ -159,6 +167,14 @@ def _token_ids(name: str, values: Sequence[int]) -> tuple[int, ...]:
     for token in ids:
         need_int(f"{name} entry", token, low=0)
     return ids
+
+
+def _stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) or not isinstance(stop, Sequence) else tuple(stop)
+    for each in stops:
+        if not isinstance(each, str) or not each:
+            raise ConfigError("stop", got=repr(each), need="texts that are not empty", fix="Drop it.")
+    return stops
 
 
 def split_samples(params: SamplingParams) -> list[SamplingParams]:

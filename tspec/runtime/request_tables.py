@@ -4,7 +4,7 @@ Kept in step with the text: counts and masks follow what was committed. Knows no
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,7 +74,7 @@ def make_tables(
 
     Errors   ConfigError for a token id that is not in the vocabulary, and for a constraint made for another one
     """
-    _check_bias(params.logit_bias, vocab_size)
+    _check_ids(params, vocab_size)
     seed = secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed
     tables = RequestTables(params, params.effective_temperature, seed, FUSED)
     if params.has_filter or params.logprobs is not None:
@@ -146,11 +146,17 @@ def logprob_counts(wanted: Sequence[int | None]) -> np.ndarray:
     return np.array([-1 if count is None else count for count in wanted], dtype=np.int32)
 
 
+def _has_mask(request: Request) -> bool:
+    """Whether some token may be forbidden at this place: min_tokens alone forbids none once it is reached."""
+    tables = request.tables
+    forbids = tables.params.has_forbidden or request.num_output < tables.params.min_tokens
+    return tables.masks is not None and forbids
+
+
 def _edits(request: Request) -> int:
     """The edits that do something at this place of the text."""
-    masks = request.tables.masks
-    is_free = masks is not None and not masks.applies(request.num_output)
-    return request.tables.edits & ~EDIT_MASK if is_free else request.tables.edits
+    edits = request.tables.edits
+    return edits if _has_mask(request) else edits & ~EDIT_MASK
 
 
 def _penalties(params: SamplingParams) -> tuple[float, float, float]:
@@ -160,7 +166,7 @@ def _penalties(params: SamplingParams) -> tuple[float, float, float]:
 def _mask(request: Request, row: int, trees: CandidateTrees | None, vocab_size: int) -> np.ndarray | None:
     """The mask of each node of row `row`, or of the newest token."""
     masks = request.tables.masks
-    if masks is None or not masks.applies(request.num_output):
+    if masks is None or not _has_mask(request):
         return None
     count = 1 if trees is None else int(trees.num_nodes[row])
     out = np.zeros((count, mask_words(vocab_size)), dtype=np.int32)
@@ -172,12 +178,18 @@ def _mask(request: Request, row: int, trees: CandidateTrees | None, vocab_size: 
     return out
 
 
-def _check_bias(logit_bias: Mapping[int, float], vocab_size: int) -> None:
-    for token in logit_bias:
-        if token >= vocab_size:
-            raise ConfigError(
-                "logit_bias token id",
-                got=token,
-                need=f"ids from 0 to {vocab_size - 1}",
-                fix="Use the tokenizer of this checkpoint.",
-            )
+def _check_ids(params: SamplingParams, vocab_size: int) -> None:
+    named = {
+        "logit_bias": params.logit_bias,
+        "allowed_token_ids": params.allowed_token_ids or (),
+        "bad_words": [token for word in params.bad_words if not isinstance(word, str) for token in word],
+    }
+    for name, tokens in named.items():
+        for token in tokens:
+            if token >= vocab_size:
+                raise ConfigError(
+                    f"{name} token id",
+                    got=token,
+                    need=f"ids from 0 to {vocab_size - 1}",
+                    fix="Use the tokenizer of this checkpoint.",
+                )
