@@ -7,6 +7,7 @@ import json
 
 import pytest
 from support.tiny_models import BOS, EOS, byte_tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from tspec.core.errors import CheckpointError, ConfigError
 from tspec.tokenizer import load_codec
@@ -85,3 +86,32 @@ def test_settings_that_are_no_json_are_an_error_of_the_checkpoint(folder):
     (folder / "tokenizer_config.json").write_text("{")
     with pytest.raises(CheckpointError, match="chat template: got"):
         load_codec(folder, VOCAB).encode_chat(CHAT)
+
+
+@pytest.mark.parametrize(
+    ("word", "sequences"),
+    [
+        ("ab", [tuple(b"ab")]),  # with a space it is longer, and ends alike
+        ("  ab c", [tuple(b"ab c")]),
+        (" ", [(32,)]),
+        ("<eos>", [(EOS,)]),
+    ],
+)
+def test_a_bad_word_is_a_sequence_of_tokens(folder, word, sequences):
+    assert load_codec(folder, VOCAB).forbidden_sequences(word) == sequences
+
+
+def test_a_bad_word_is_forbidden_with_a_space_before_it_too(folder):
+    """Where a token has the space: other than the one of the word alone, and as many of them."""
+    vocabulary = {"a": 0, "b": 1, "Ġ": 2, "Ġa": 3, "ab": 4, "Ġab": 5, "ba": 6, "Ġb": 7}
+    merges = [("Ġ", "a"), ("a", "b"), ("Ġa", "b"), ("b", "a"), ("Ġ", "b")]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.post_processor = processors.TemplateProcessing(single="b $A b", special_tokens=[("b", 1)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    codec = load_codec(folder, VOCAB)
+    assert codec.forbidden_sequences("ab") == [(4,), (5,)]
+    assert codec.forbidden_sequences(" abb") == [(4, 1), (5, 1)]
+    assert codec.forbidden_sequences("ba") == [(6,)]  # a space makes two tokens of it
+    with pytest.raises(ConfigError, match="bad_words: got 'xyz', need texts that have tokens"):
+        codec.forbidden_sequences("xyz")

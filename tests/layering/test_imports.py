@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.sources import PACKAGE, name_of, python_files
 
-TOPS = ("cli", "llm", "build")
+TOPS = ("cli", "llm", "build", "constraints")
 GRAPH_DATA = ("graph.ir", "graph.plan", "graph.signature")
 """What a plan is written in; the runtime reads plans and knows no graph pass."""
 
@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "runtime": ("core", "kernels", "checkpoint", *GRAPH_DATA),
     "proposers": ("core", "runtime.executor", "runtime.blocks", "kernels.jit"),
     "tokenizer": ("core",),
+    "constraints": ("core", "tokenizer"),
     "build": ("core", "checkpoint", "kernels", "graph", "models", "runtime", "proposers"),
     "llm": ("core", "runtime", "tokenizer", "build"),
     "cli": ("core", "runtime", "tokenizer", "build", "llm", "__version__"),
@@ -47,6 +48,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "runtime": ("numpy", "torch"),
     "proposers": ("numba", "numpy", "torch"),
     "tokenizer": ("tokenizers", "transformers"),
+    "constraints": ("llguidance", "numpy", "tokenizers"),
     "build": (),
     "llm": (),
     "cli": ("rich",),

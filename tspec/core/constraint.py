@@ -8,11 +8,17 @@ import numpy as np
 from tspec.core.shapes import mask_words
 
 
-def token_bits(vocab_size: int, tokens: Iterable[int]) -> np.ndarray:
-    """Return int32 [ceil(V / 32)] with the bits of `tokens` set, the lowest bit first; ids past V are left out."""
+def token_bits(vocab_size: int, tokens: Iterable[int] | None) -> np.ndarray:
+    """Return int32 [ceil(V / 32)] with the bits of `tokens` set, the lowest bit first; None sets all up to V.
+
+    Ids past the vocabulary are left out.
+    """
     flags = np.zeros(mask_words(vocab_size) * 32, dtype=np.bool_)
-    ids = np.fromiter(tokens, dtype=np.int64)
-    flags[ids[ids < vocab_size]] = True
+    if tokens is None:
+        flags[:vocab_size] = True
+    else:
+        ids = np.fromiter(tokens, dtype=np.int64)
+        flags[ids[ids < vocab_size]] = True
     return np.packbits(flags, bitorder="little").view("<i4").astype(np.int32)
 
 
