@@ -1,20 +1,26 @@
 """Random candidates of drawing proposers, as the op `accept_ratio` gets them: trees, blocks, greedy rows, filters."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from support.cpu_pass import static_inputs
+from support.cpu_pass import Case, run_on_cpu, static_inputs
 from support.kernel_case import chains, random_trees
 
+from tspec.core.dtypes import DType
 from tspec.core.sampling import DRAWN, DRAWN_CHAIN
 from tspec.core.tree import CandidateTrees
+from tspec.graph.builder import weight
+from tspec.graph.ir import Op, Role, Shape, Value
+from tspec.graph.static_inputs import IS_SAMPLED, SEED, STATIC_INPUTS, TEMPERATURE, draft_logprobs_input
 from tspec.kernels.reference import REFERENCES
 from tspec.kernels.reference.accept_ratio import NoiseChooser, decide, drawn_tree
 
 CLEAR_MARGIN = 1e-4
 """Decisions closer than this in float64 might fall the other way in float32: such seeds are not used."""
+
+F32, I32 = DType.FLOAT32, DType.INT32
 
 Operands = dict[str, np.ndarray | None]
 
@@ -181,4 +187,45 @@ def reference_verdict(found: Operands) -> tuple[torch.Tensor, ...]:
     return REFERENCES["accept_ratio"]({}, *(tensors[name] for name in ORDER))
 
 
-Change = Callable[[Operands], None]
+def run_kernel(found: Operands, num_threads: int = 1) -> tuple[torch.Tensor, ...]:
+    """(out_tokens, num_out, path) by the CPU kernel, through lowering and binding."""
+    rows, width, vocab = found["logits"].shape
+    numbers, logits = _input("numbers", ("B", "T"), I32), Value("logits", ("B", "T", vocab), F32)
+    table = weight("logits.table", (rows * width, vocab), F32)
+    given = {name: value for name, value in _values(found).items() if found[name] is not None} | {
+        "logits": logits
+    }
+    outs = tuple(Value(name, ("B", "T"), I32) for name in ("out_tokens", "path"))
+    outs = (outs[0], Value("num_out", ("B",), I32), outs[1])
+    ops = (
+        Op("embed", (logits,), (numbers, table)),
+        Op("accept_ratio", outs, tuple(given.get(name) for name in ORDER)),
+    )
+    extra = (
+        numbers,
+        *(each for name, each in given.items() if each not in STATIC_INPUTS and name != "logits"),
+    )
+    inputs = {name: array for name, array in found.items() if name != "logits" and array is not None}
+    inputs["numbers"] = np.arange(rows * width, dtype=np.int32).reshape(rows, width)
+    weights = {"logits.table": torch.from_numpy(found["logits"].reshape(-1, vocab))}
+    result = run_on_cpu(Case(ops, outs, weights, inputs, {}, extra), num_threads=num_threads)
+    return tuple(result[each.name] for each in outs)
+
+
+def _values(found: Operands) -> dict[str, Value]:
+    """The operands of the op besides the logits, as values that the host fills."""
+    nodes = ("B", "T")
+    static = {each.name: each for each in (*STATIC_INPUTS, TEMPERATURE, SEED, IS_SAMPLED)}
+    own = {
+        "node_tokens": _input("node_tokens", nodes, I32),
+        "threshold": _input("threshold", nodes, F32),
+        "first_tie": _input("first_tie", nodes, I32),
+        "log_sum": _input("log_sum", nodes, F32),
+        "draft_logprobs": draft_logprobs_input(found["draft_logprobs"].shape[-1]),
+        "draft_index": _input("draft_index", (found["logits"].shape[-1],), I32),
+    }
+    return {name: (static | own)[name] for name in ORDER if name != "logits"}
+
+
+def _input(name: str, shape: Shape, dtype: DType) -> Value:
+    return Value(name, shape, dtype, Role.INPUT)

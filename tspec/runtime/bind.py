@@ -10,7 +10,16 @@ from tspec.core.dtypes import DType
 from tspec.core.errors import ContractError
 from tspec.graph.plan import Launch, Plan
 from tspec.graph.signature import SIGNATURES
-from tspec.kernels.cpu import attention, attention_tiles, kept, linear, logprobs, program, sampling
+from tspec.kernels.cpu import (
+    accept_ratio,
+    attention,
+    attention_tiles,
+    kept,
+    linear,
+    logprobs,
+    program,
+    sampling,
+)
 from tspec.kernels.cpu.pack import STORAGE
 from tspec.runtime.memory import address, allocate
 from tspec.runtime.weights import PackedWeights
@@ -160,9 +169,23 @@ class _Binder:
             sizes["vocab"] = vocab = self.plan.buffers[str(launch.inputs[0])].shape[-1]
             # One piece for all three, so that a plan needs no more than the largest.
             sizes["scratch"], sizes["scratch_stride"] = self._scratch("logits", _logits_scratch_bytes(vocab))
+        elif launch.kind == "accept_ratio":
+            sizes |= self._acceptance_sizes(launch)
         else:
             sizes |= self._cache_sizes(launch)
         return sizes
+
+    def _acceptance_sizes(self, launch: Launch) -> dict[str, int]:
+        """Both vocabularies, and scratch."""
+        labels = [label.name for label in SIGNATURES[launch.kind].inputs]
+        names = dict(zip(labels, launch.inputs, strict=True))
+        scratch, stride = self._scratch("accept_ratio", accept_ratio.SCRATCH_BYTES)
+        return {
+            "vocab": self.plan.buffers[str(names["logits"])].shape[-1],
+            "draft_vocab": self.plan.inputs[str(names["draft_logprobs"])][0][-1],
+            "scratch": scratch,
+            "scratch_stride": stride,
+        }
 
     def _cache_sizes(self, launch: Launch) -> dict[str, int]:
         """Sizes and scratch of the launches that touch the KV cache."""

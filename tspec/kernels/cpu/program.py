@@ -8,7 +8,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tspec.kernels.cpu import accept, attention, edits, kept, kv_cache, linear, logprobs, rows, sampling
+from tspec.kernels.cpu import (
+    accept,
+    accept_ratio,
+    attention,
+    edits,
+    kept,
+    kv_cache,
+    linear,
+    logprobs,
+    rows,
+    sampling,
+)
 from tspec.kernels.cpu.requests import Requests
 from tspec.kernels.cpu.simd import load_f32, load_i64, store_i64
 from tspec.kernels.cpu.sync import (
@@ -31,8 +42,8 @@ AHEAD = 30
 
 (
     INDEX_ROWS, EMBED, LINEAR, LINEAR_SILU_MUL, HEAD_SAMPLE, ROPE_ATTENTION, LAST_ROW, EDIT_LOGITS, FIND_KEPT,
-    SAMPLE, TOKEN_LOGPROBS, ACCEPT_MATCH, KV_COMMIT,
-) = range(13)  # fmt: skip
+    SAMPLE, TOKEN_LOGPROBS, ACCEPT_MATCH, ACCEPT_RATIO, KV_COMMIT,
+) = range(14)  # fmt: skip
 
 FRAME = ("frame", "row_seq", "row_node", "row_place", "seq_place", "row_start")
 """What `index_rows` writes and the other launches read."""
@@ -108,6 +119,15 @@ OPERANDS: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "accept_match": (
         ACCEPT_MATCH,
         ("frame", "out_tokens", "num_out", "path", "node_tokens", "tokens", "ancestors", "num_nodes", "max_nodes"),
+    ),
+    "accept_ratio": (
+        ACCEPT_RATIO,
+        (
+            "frame", "out_tokens", "num_out", "path", "scratch", "scratch_stride", "node_tokens", "tokens",
+            "ancestors", "depth", "num_nodes", "prefix_len", "max_nodes", "logits", "vocab", "row_start",
+            "temperature", "seed", "threshold", "first_tie", "log_sum", "is_sampled", "draft_logprobs",
+            "draft_vocab", "draft_index",
+        ),
     ),
     "kv_commit": (
         KV_COMMIT,
@@ -286,6 +306,22 @@ def _logits_kernels(counter, thread, a):
 
 
 @native()
+def _accept_ratio(counter, thread, a):
+    """The launch that may have to draw from a residual."""
+    trees = accept_ratio.Trees(
+        word(a, 7), word(a, 8), word(a, 9), word(a, 10), word(a, 11), word(a, 12), word(a, 13)
+    )
+    laws = accept_ratio.Laws(
+        word(a, 14), word(a, 15), word(a, 16), word(a, 17), word(a, 18), word(a, 19), word(a, 20), word(a, 21),
+        word(a, 22), word(a, 23), word(a, 24), word(a, 25),
+    )  # fmt: skip
+    accept_ratio.accept_ratio(
+        counter, num_rows(word(a, 1), 1), trees, laws, word(a, 2), word(a, 3), word(a, 4),
+        word(a, 5) + thread * word(a, 6),
+    )  # fmt: skip
+
+
+@native()
 def _start_pass(control, num_launches, launch):
     """Reset the work counters, and number the live rows. Thread 0 alone."""
     for counter in range(COUNTERS_A_LAUNCH * num_launches):
@@ -313,6 +349,8 @@ def run_pass(control, thread, num_threads):
             _product(control, counter, thread, num_threads, launch)
         elif EDIT_LOGITS <= code <= TOKEN_LOGPROBS:
             _logits_kernels(counter, thread, launch)
+        elif code == ACCEPT_RATIO:
+            _accept_ratio(counter, thread, launch)
         else:
             _row_kernels(counter, launch)
         ahead, size_bytes = word(launch, AHEAD), word(launch, AHEAD + 1)
