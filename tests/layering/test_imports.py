@@ -42,7 +42,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "core": ("numpy",),
     "checkpoint": ("filelock", "numpy", "platformdirs", "pydantic", "safetensors", "torch", "transformers"),
-    "kernels": ("llvmlite", "numba", "numpy", "platformdirs", "torch", "triton"),
+    "kernels": ("filelock", "llvmlite", "numba", "numpy", "platformdirs", "torch", "triton"),
     "graph": ("numpy",),
     "models": (),
     "runtime": ("numpy", "torch"),
