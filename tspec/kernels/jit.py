@@ -47,13 +47,14 @@ _logger = logging.getLogger("tspec")
 def native(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Decorate a function so that it compiles on first call, once for each set of argument types and machine.
 
-    options   passed on to `numba.njit` (`parallel`, `fastmath`, `inline`, …); nogil and the cache are set
+    options   passed on to `numba.njit` (`parallel`, `fastmath`, `inline`, …); nogil, the cache and the arithmetic of
+              IEEE 754 are set: a division by zero gives a number, since an exception would leave other threads waiting
 
     A cache that cannot be written or read costs time, is logged once, and never raises.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        compiled: Any = numba.njit(nogil=True, **options)(function)
+        compiled: Any = numba.njit(nogil=True, error_model="numpy", **options)(function)
         folder = cache_folder()
         if folder is not None and hasattr(compiled, "enable_caching"):  # not under NUMBA_DISABLE_JIT
             with _numba_cache_in(folder), contextlib.suppress(RuntimeError):  # a function without a file
