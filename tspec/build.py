@@ -147,15 +147,15 @@ def _cpu_executor(loading: _Loading) -> CpuExecutor:
 
 def _cuda_executor(loading: _Loading) -> "CudaExecutor":
     """Put the weights on the device and capture every bucket. Imports Triton, which not every machine has."""
-    from tspec.runtime.cuda_bind import DeviceModel, kv_tensors, load_device_weights
-    from tspec.runtime.cuda_executor import CudaExecutor, find_device
+    from tspec.runtime.cuda_bind import kv_tensors, load_device_weights
+    from tspec.runtime.cuda_executor import CudaExecutor, device_model, find_device
 
     device, arch, free_bytes = find_device()
     make_plan = plan_maker(loading.config, loading.max_model_len, loading.config.dtype)
     plan = make_plan("all", Bucket(1, 1))
     weights = load_device_weights(plan, loading.checkpoint.load, loading.tables, device)
     num_blocks = _num_blocks(plan, loading, free_bytes)
-    model = DeviceModel(device, arch, weights, *kv_tensors(plan, num_blocks, device))
+    model = device_model(device, arch, weights, *kv_tensors(plan, num_blocks, device))
     executor = CudaExecutor(make_plan, model)
     executor.capture(loading.passes(loading.options.max_num_seqs))
     return executor

@@ -25,7 +25,7 @@ from tspec.models import build_graph, expected_tensors
 stand_in()
 
 from tspec.runtime.cuda_bind import DeviceModel, DevicePlan, kv_tensors, load_device_weights  # noqa: E402
-from tspec.runtime.cuda_executor import CudaExecutor  # noqa: E402
+from tspec.runtime.cuda_executor import CudaExecutor, device_model  # noqa: E402
 from tspec.runtime.inputs import PassInputs  # noqa: E402
 from tspec.runtime.torch_dtypes import TORCH_DTYPES  # noqa: E402
 
@@ -131,7 +131,8 @@ class RandomModel:
         caches = kv_tensors(plan, num_rows * width, device)
         for kept in caches:
             kept.normal_(generator=generator)
-        self.model = DeviceModel(device, arch, weights, *caches)
+        make_model = device_model if device.type == "cuda" else DeviceModel
+        self.model = make_model(device, arch, weights, *caches)
         self.executor = CudaExecutor(make_plan, self.model)
         blocks = np.random.default_rng(0).permutation(num_rows * width).astype(np.int32)
         self.tables = blocks.reshape(num_rows, width)

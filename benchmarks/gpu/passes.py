@@ -1,6 +1,5 @@
 """What a verify pass costs on the device: by bucket, by kernel, against the roofline of the same run, with PDL."""
 
-import inspect
 import time
 from collections.abc import Callable
 from functools import partial
@@ -69,7 +68,7 @@ def measure_bucket(
         figures["kernels"] = measure_kernels(model, bound, gb_s, context)
         is_narrow = bucket.rows == 1
         figures["pdl"] = (
-            attempt(measure_pdl, bound, device, replay_us) if is_narrow else {"skipped": "one sequence only"}
+            attempt(measure_pdl, bound, device) if is_narrow else {"skipped": "one sequence only"}
         )
     return figures
 
@@ -96,19 +95,21 @@ def measure_kernels(model: RandomModel, bound: DevicePlan, gb_s: float, context:
     return figures
 
 
-def measure_pdl(bound: DevicePlan, device: torch.device, off_us: float) -> dict[str, object]:
-    """The same pass with programmatic dependent launch in every kernel that has it, and whether its bits are equal."""
+def measure_pdl(bound: DevicePlan, device: torch.device) -> dict[str, object]:
+    """The pass without and with programmatic dependent launch of all its kernels, and whether its bits are equal."""
     if not _is_cuda(device) or torch.cuda.get_device_capability(device)[0] < 9:
         return {"skipped": "needs a CUDA device of compute capability 9.0"}
-    kept = bound.outputs.device.clone()
-    replay = record([_with_pdl(launch) for launch in bound.launches], device)
-    on_us = median_us(replay, device)
-    torch.cuda.synchronize(device)
+    times_us, outputs = [], []
+    for launch_pdl in (False, True):
+        launches = [partial(launch, launch_pdl=launch_pdl) for launch in bound.launches]
+        times_us.append(median_us(record(launches, device), device))
+        torch.cuda.synchronize(device)
+        outputs.append(bound.outputs.device.clone())
     return {
-        "off_us": off_us,
-        "on_us": on_us,
-        "gain": off_us / on_us - 1,
-        "same_outputs": bool(torch.equal(kept, bound.outputs.device)),
+        "off_us": times_us[0],
+        "on_us": times_us[1],
+        "gain": times_us[0] / times_us[1] - 1,
+        "same_outputs": bool(torch.equal(*outputs)),
     }
 
 
@@ -123,13 +124,6 @@ def attempt(measure: Callable[..., dict[str, object]], *args: object) -> dict[st
 def count_launches(plan: Plan) -> int:
     """Kernels of a pass: a head that chooses a token is two."""
     return len(plan.launches) + sum(launch.kind == "norm_head_sample" for launch in plan.launches)
-
-
-def _with_pdl(launch: Callable[[], None]) -> Callable[[], None]:
-    assert isinstance(launch, partial), launch
-    if "launch_pdl" not in inspect.signature(launch.func).parameters:
-        return launch
-    return partial(launch, launch_pdl=True)
 
 
 def _moved(model: RandomModel, plan: Plan, launch: Launch, context: int) -> int:

@@ -46,12 +46,13 @@ class Passes:
         outputs = self.model.executor.run(kind, bucket, inputs)
         return {name: array.copy() for name, array in outputs.items()}, [each.clone() for each in self.caches]
 
-    def one_by_one(self, kind, bucket, inputs):
+    def one_by_one(self, kind, bucket, inputs, **options):
         self._restore()
         bound = self.model.executor.bind(kind, bucket)
         fill_inputs(bound.inputs.arrays, bucket, inputs)
         bound.inputs.to_device()
-        bound.launch()
+        for launch in bound.launches:
+            launch(**options)
         bound.outputs.to_host()
         if self.model.device.type == "cuda":
             torch.cuda.synchronize()
@@ -80,6 +81,16 @@ def test_a_replay_gives_the_bits_of_launches_one_by_one(medium, is_small, kind, 
     expected = [passes.one_by_one(kind, bucket, inputs) for inputs in cases]
     for number in (0, 1, 0):
         assert_same(passes.replayed(kind, bucket, cases[number]), expected[number])
+
+
+def test_launches_that_start_early_give_the_bits_of_launches_that_wait_for_each_other(medium):
+    """A part without early launches runs the same twice."""
+    bucket = Bucket(2, 4)
+    passes = Passes(medium)
+    for seed in (0, 1):
+        inputs = medium.inputs(*ragged(medium.config, bucket, seed))
+        expected = passes.one_by_one("all", bucket, inputs, launch_pdl=False)
+        assert_same(passes.replayed("all", bucket, inputs), expected)
 
 
 def test_a_bucket_of_which_rows_are_unused_leaves_their_outputs_and_kv_alone(medium):

@@ -3,6 +3,7 @@
 On another device than CUDA (the interpreter's) the same launches run one by one.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,25 +11,48 @@ import torch
 
 from tspec.core.errors import CaptureError, ConfigError
 from tspec.graph.plan import Bucket
+from tspec.kernels.cuda.store import read_table
+from tspec.kernels.cuda.tuned import architecture_of, can_launch_early
 from tspec.runtime.cuda_bind import DeviceModel, DevicePlan, bind_device_plan
 from tspec.runtime.inputs import PassInputs, PlanMaker, fill_inputs
+
+_log = logging.getLogger("tspec")
 
 WARM_UP_PASSES = 2
 """Passes before a capture: the first compiles and loads kernels, which no capture survives."""
 
 
 def find_device() -> tuple[torch.device, str, int]:
-    """Return the current CUDA device, its architecture as "sm_90", and its free bytes.
+    """Return the current CUDA device, its architecture as "sm_90" or "gfx942", and its free bytes.
 
-    Errors    ConfigError where torch sees no CUDA device
+    Errors    ConfigError where torch sees no CUDA device, or one that no kernel is compiled for
     """
     if not torch.cuda.is_available():
         raise ConfigError(
             "device", got="no CUDA device", need="one that torch can use", fix="Use device='cpu'."
         )
     device = torch.device("cuda", torch.cuda.current_device())
-    major, minor = torch.cuda.get_device_capability(device)
-    return device, f"sm_{major}{minor}", torch.cuda.mem_get_info(device)[0]
+    arch = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+    if torch.version.hip:
+        arch = torch.cuda.get_device_properties(device).gcnArchName.split(":")[0]
+    architecture_of(arch)
+    return device, arch, torch.cuda.mem_get_info(device)[0]
+
+
+def device_model(
+    device: torch.device,
+    arch: str,
+    weights: Mapping[str, torch.Tensor],
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+) -> DeviceModel:
+    """What the buckets of a model share on a CUDA device, with what tuning found for it, read here once.
+
+    Launches start before the one before them ends where the part can do that. In a capture the edge between two such
+    kernels becomes a programmatic one; the first has no kernel before it, and starts when the replay does.
+    """
+    table = read_table(torch.cuda.get_device_name(device), arch)
+    return DeviceModel(device, arch, weights, k_cache, v_cache, table, can_launch_early(arch))
 
 
 class CudaExecutor:
