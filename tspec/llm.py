@@ -139,6 +139,11 @@ class LLM:
         """Ids of a chat, by the checkpoint's template: a prompt for `generate` or `stream`."""
         return self._need_codec().encode_chat(messages)
 
+    @property
+    def tokenizer(self) -> TextCodec:
+        """The checkpoint's tokenizer; grammars are made with it. Errors: ConfigError where there is none."""
+        return self._need_codec()
+
     def close(self) -> None:
         """End the threads and free the memory. The LLM cannot be used afterwards."""
         if self._engine is not None:
@@ -159,10 +164,10 @@ class LLM:
     def _need_codec(self) -> TextCodec:
         if self._codec is None:
             raise ConfigError(
-                "prompt",
-                got="text",
-                need="token ids: the checkpoint has no tokenizer.json",
-                fix="Pass token ids.",
+                "tokenizer",
+                got="no tokenizer.json beside the weights",
+                need="one, to read text",
+                fix="Copy it from the model's repository, or pass token ids.",
             )
         return self._codec
 

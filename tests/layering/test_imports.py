@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "constraints": ("core", "tokenizer"),
     "build": ("core", "checkpoint", "kernels", "graph", "models", "runtime", "proposers"),
     "llm": ("core", "runtime", "tokenizer", "build"),
-    "cli": ("core", "runtime", "tokenizer", "build", "llm", "__version__"),
+    "cli": ("core", "runtime", "tokenizer", "build", "llm", "constraints", "__version__"),
     "__init__": ("core", "llm"),
 }
 """Besides itself. `proposers` compile their native code as kernels do, hence `kernels.jit`."""

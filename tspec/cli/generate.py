@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tspec.cli import options
+from tspec.core.constraint import LogitsConstraint
 from tspec.core.errors import ConfigError
 from tspec.core.sampling_params import SamplingParams
 
@@ -64,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
             **options.model_options(args),
         )
     with llm:
+        params = dataclasses.replace(params, constraint=_constraint(args, llm))
         prompt = llm.encode_chat([{"role": "user", "content": text}]) if args.chat else text
         result = llm.generate(prompt, params)[0] if args.json else _stream(llm, prompt, params)
     if args.json:
@@ -83,6 +85,20 @@ def _read_prompt(args: argparse.Namespace) -> str:
     if sys.stdin is None:  # closed by the shell, as `<&-` does
         raise ConfigError("prompt", got="no standard input", need="a prompt", fix="Use --prompt or --file.")
     return options.decode_utf8(sys.stdin.buffer.read(), "standard input")
+
+
+def _constraint(args: argparse.Namespace, llm: "LLM") -> LogitsConstraint | None:
+    """What --json-schema or --regex ask for."""
+    if args.json_schema is None and args.regex is None:
+        return None
+    from tspec import (
+        constraints,
+    )  # needs the model's tokenizer, and a package that not every installation has
+
+    if args.regex is not None:
+        return constraints.regex(args.regex, llm.tokenizer)
+    schema = options.decode_utf8(args.json_schema.read_bytes(), str(args.json_schema))
+    return constraints.json_schema(schema, llm.tokenizer)
 
 
 def _stream(llm: "LLM", prompt: str | list[int], params: SamplingParams) -> "Result":
