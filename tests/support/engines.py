@@ -33,7 +33,11 @@ def with_proposer(
     node_budget: int = 64,
     acceptance: str = "auto",
 ) -> Engine:
-    """An engine of its own on the same weights and KV memory. Use one of them at a time."""
+    """An engine of its own on the same weights and KV memory. Use one of them at a time.
+
+    It writes over what the other one knows, which therefore forgets it.
+    """
+    engine.scheduler.kv.forget()
     return Engine(
         engine.config,
         engine.executor,
@@ -64,10 +68,12 @@ def outputs(sequences: Sequence[RunningSequence]) -> list[list[int]]:
 
 def num_held(engine: Engine) -> dict[str, int]:
     """What requests hold; all zero when none is there."""
+    scheduler = engine.scheduler
+    scheduler.check()
     return {
-        "blocks": engine._blocks.num_blocks - engine._blocks.num_free,
-        "running": len(engine._running),
-        "waiting": len(engine._waiting),
+        "blocks": scheduler.kv.num_blocks - scheduler.kv.num_free,
+        "running": len(scheduler.running),
+        "waiting": scheduler.num_waiting,
     }
 
 

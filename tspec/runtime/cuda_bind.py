@@ -176,9 +176,7 @@ class _Binder:
     def _tuned(self, launch: Launch) -> Tuned:
         spec = next(self.plan.weights[str(name)] for name in launch.inputs if self._is_matrix(name))
         outputs = spec.shape[0] // (2 if spec.use == "gate_up" else 1)
-        return self.model.tuned.for_product(
-            launch.kind, outputs, spec.shape[1], spec.dtype, self.model.arch
-        )
+        return self.model.tuned.for_product(launch.kind, outputs, spec.shape[1], spec.dtype, self.model.arch)
 
     def _is_matrix(self, name: str | None) -> bool:
         return name in self.plan.weights and self.plan.weights[str(name)].use in ("matrix", "gate_up")

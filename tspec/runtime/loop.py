@@ -1,6 +1,6 @@
 """The loop: admit, prefill, then rounds of propose, verify, accept, commit. Knows proposers by protocol only."""
 
-from collections import deque
+import logging
 from collections.abc import Mapping
 from collections.abc import Sequence as List
 
@@ -14,21 +14,27 @@ from tspec.core.sampling import FILTERED, FUSED, pass_kind
 from tspec.core.sampling_params import SamplingParams
 from tspec.core.shapes import blocks_for
 from tspec.core.tree import MAX_NODES, NO_PARENT, CandidateTrees
-from tspec.runtime.blocks import BlockPool
 from tspec.runtime.buckets import smallest_bucket
 from tspec.runtime.inputs import Executor, PassInputs, Rows
+from tspec.runtime.kv_blocks import KvBlocks
 from tspec.runtime.logprobs import read_logprobs
 from tspec.runtime.prompt import read_prompt
 from tspec.runtime.request_tables import logprob_counts, make_tables, request_inputs, sampling_of
+from tspec.runtime.scheduler import Chunk, Scheduler
 from tspec.runtime.sequence import FinishReason, Sequence
+
+_log = logging.getLogger("tspec")
+
+PREFILL_ALONE = 512
+"""Prompt tokens of a step that nothing decodes in: eight chunks, so that other requests can still come soon."""
 
 _CHAIN_PARENTS = np.arange(NO_PARENT, MAX_NODES - 1, dtype=np.int32)
 
 
 class Engine:
-    """Runs sequences to their end, up to `max_num_seqs` at a time.
+    """Runs requests to their ends: they come and go at any step, each with its own parameters and tree.
 
-    A sequence reserves KV blocks for all it may ever need when it is admitted; until they are free it waits.
+    A step prefills chunks of prompts in one pass, then decodes every sequence whose prompt is done in another.
     node_budget   nodes a verify pass may have in all while speculating: what the host computes at about the
                   price of one (beyond it, plain decoding of the same batch would be faster)
     acceptance    of candidates that a proposer draws: SpeculativeConfig.acceptance
@@ -45,26 +51,31 @@ class Engine:
         max_candidates: int,
         node_budget: int,
         acceptance: str = "auto",
+        share_prefixes: bool = True,
     ) -> None:
         self.config = config
         self.max_model_len = max_model_len
         self.executor = executor
+        self.scheduler = Scheduler(
+            KvBlocks(executor.num_blocks, share_prefixes=share_prefixes),
+            max_num_seqs=max_num_seqs,
+            prefill_alone=PREFILL_ALONE,
+            prefill_beside=2 * node_budget,
+            on_start=self._start,
+            on_stop=proposer.release,
+        )
         self._proposer = proposer
         self._max_candidates = max_candidates
         self._node_budget = node_budget
         self._draft_stream = TARGET if acceptance == "match" else DRAFT
-        self._blocks = BlockPool(executor.num_blocks)
-        self._free_slots = list(range(max_num_seqs - 1, -1, -1))
-        self._waiting: deque[Sequence] = deque()
-        self._running: list[Sequence] = []
 
     @property
     def has_work(self) -> bool:
         """Whether a sequence waits or runs."""
-        return bool(self._waiting or self._running)
+        return bool(self.scheduler.num_waiting or self.scheduler.running)
 
-    def add(self, prompt: List[int], params: SamplingParams) -> Sequence:
-        """Queue a request.
+    def add(self, prompt: List[int], params: SamplingParams, *, priority: int = 0) -> Sequence:
+        """Queue a request. Those of a lower `priority` number come first, then those that came first.
 
         Errors   ConfigError for an empty prompt, or one that is not all ids of the vocabulary, and for parameters that
                  name other ids; CapacityError for a prompt that leaves no room for a token in the context, or in the
@@ -80,81 +91,81 @@ class Engine:
             max_length=min(len(tokens) + params.max_tokens, self.max_model_len),
             tokens=tokens.tolist(),
             tables=make_tables(params, tokens, stop_ids, self.config.vocab_size),
+            priority=priority,
         )
         if params.max_tokens == 0:
             sequence.finish_reason = FinishReason.LENGTH
             return sequence
-        if self._num_blocks(sequence) > self._blocks.num_blocks:
+        num_blocks = self.scheduler.kv.num_blocks
+        if blocks_for(sequence.max_length) > num_blocks:
             raise CapacityError(
                 "KV blocks for a request",
-                got=f"{self._blocks.num_blocks} blocks in all",
-                need=self._num_blocks(sequence),
-                fix="Lower max_tokens or shorten the prompt.",
+                got=f"{num_blocks} blocks in all",
+                need=blocks_for(sequence.max_length),
+                fix="Lower max_tokens, shorten the prompt or raise kv_cache_mib.",
             )
-        self._waiting.append(sequence)
+        self.scheduler.add(sequence)
         return sequence
 
     def abort(self, sequence: Sequence) -> None:
         """Drop a request, wherever it is. Harmless for one that has ended."""
-        if sequence in self._running:
-            self._release(sequence)
-        elif sequence in self._waiting:
-            self._waiting.remove(sequence)
+        if self.scheduler.remove(sequence):
+            sequence.finish_reason = FinishReason.ABORT
 
     def step(self) -> list[Sequence]:
-        """Run one pass; returns the sequences that gained tokens. Call while `has_work`.
+        """Run up to two passes; returns the sequences that gained tokens or ended. Call while `has_work`.
 
-        A pass prefills every sequence that still has prompt left, else decodes all running ones.
+        An exception in a pass or in the proposer leaves the running sequences in no known state: they end with an error
+        that says what it was. Those that wait go on, and so does the engine.
         """
-        self._admit()
-        prefilling = [each for each in self._running if each.is_prefilling]
-        scored = [each for each in prefilling if each.params.prompt_logprobs is not None]
-        if scored:
-            self._score_prompts(scored)
-            advanced = []
-        else:
-            advanced = self._prefill(prefilling) if prefilling else self._decode(self._running)
-        for sequence in [each for each in self._running if each.finish_reason is not None]:
-            self._release(sequence)
-        return advanced
+        try:
+            return self._step()
+        except Exception as error:  # whatever went wrong, it must not reach requests that had no part in it
+            _log.exception("A step failed: its %d requests end.", len(self.scheduler.running))
+            return self._fail_running(error)
+
+    def _step(self) -> list[Sequence]:
+        self.scheduler.admit()
+        advanced: list[Sequence] = []
+        chunks = self.scheduler.prefill_chunks()
+        if chunks and chunks[0].sequence.is_scored:
+            self._score_prompts(chunks)
+        elif chunks:
+            advanced += self._prefill(chunks)
+        self._release_ended()
+        if self.scheduler.decoding():
+            advanced += self._decode()
+        self._release_ended()
+        return list(dict.fromkeys(advanced))
 
     def close(self) -> None:
         """Drop all requests and end the executor's threads."""
-        for sequence in [*self._running, *self._waiting]:
+        for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
             self.abort(sequence)
         self.executor.close()
 
-    def _num_blocks(self, sequence: Sequence) -> int:
-        """Blocks for the longest text, and for candidates that stand behind it."""
-        return blocks_for(sequence.max_length + self._max_candidates)
+    def _start(self, sequence: Sequence) -> None:
+        self._proposer.admit(sequence.slot, np.array(sequence.tokens, dtype=np.int32))
 
-    def _admit(self) -> None:
-        """Start waiting sequences in their order, while there is a slot and room for the next one."""
-        while self._waiting and self._free_slots:
-            sequence = self._waiting[0]
-            if self._num_blocks(sequence) > self._blocks.num_free:
-                return
-            self._waiting.popleft()
-            sequence.blocks = self._blocks.take(self._num_blocks(sequence))
-            sequence.block_row = np.array(sequence.blocks, dtype=np.int32)
-            sequence.slot = self._free_slots.pop()
-            self._running.append(sequence)
-            self._proposer.admit(sequence.slot, sequence.prompt)
+    def _fail_running(self, error: Exception) -> list[Sequence]:
+        failed = list(self.scheduler.running)
+        for sequence in failed:
+            self.scheduler.remove(sequence)
+            if sequence.finish_reason is None:
+                sequence.fail(str(error) or type(error).__name__)
+        return failed
 
-    def _release(self, sequence: Sequence) -> None:
-        self._running.remove(sequence)
-        self._proposer.release(sequence.slot)
-        self._blocks.give_back(sequence.blocks)
-        self._free_slots.append(sequence.slot)
-        sequence.blocks, sequence.slot = [], -1
+    def _release_ended(self) -> None:
+        for sequence in [each for each in self.scheduler.running if each.finish_reason is not None]:
+            self.scheduler.remove(sequence)
 
-    def _prefill(self, sequences: list[Sequence]) -> list[Sequence]:
-        """Take the next chunk of each prompt through a pass; the last chunk of a prompt gives its first token."""
-        trees = _next_chunks(sequences)
+    def _prefill(self, chunks: List[Chunk]) -> list[Sequence]:
+        """Take chunks of prompts through a pass; the last chunk of a prompt gives its first token."""
+        sequences, trees = [chunk.sequence for chunk in chunks], _as_chains(chunks)
         counts = trees.num_nodes.tolist()
         done = [
-            sequence.prefix_len + count == sequence.num_prefilled
-            for sequence, count in zip(sequences, counts, strict=True)
+            each.gives_token and each.prefix_len + count == each.num_prefilled
+            for each, count in zip(sequences, counts, strict=True)
         ]
         outputs: Mapping[str, np.ndarray] = {}
         if any(done):
@@ -165,34 +176,40 @@ class Engine:
             self._run("none", sequences, trees, {})
         for sequence, count in zip(sequences, counts, strict=True):
             sequence.prefix_len += count
-        finished = [row for row, is_done in enumerate(done) if is_done]
-        if not finished:
-            return []
-        for row in finished:
-            sequences[row].stats.num_from_prefill = 1
-        outputs = {name: array[finished] for name, array in outputs.items()}
-        tokens = outputs["node_tokens"].astype(np.int32)
-        advanced = [sequences[row] for row in finished]
-        self._commit(advanced, tokens, np.ones(len(finished), dtype=np.int32), outputs)
-        return advanced
+        rows = [row for row, is_done in enumerate(done) if is_done]
+        finished = [sequences[row] for row in rows]
+        for sequence in finished:
+            sequence.stats.num_from_prefill = 1
+        if finished:
+            first = {name: array[rows] for name, array in outputs.items()}
+            tokens = first["node_tokens"].astype(np.int32)
+            self._commit(finished, tokens, np.ones(len(rows), dtype=np.int32), first)
+        self._commit_blocks(sequences)
+        return finished
 
-    def _score_prompts(self, sequences: list[Sequence]) -> None:
-        """Take the next chunk of each prompt through a pass that gives the log-probabilities of what follows it."""
-        trees = _next_chunks(sequences)
+    def _score_prompts(self, chunks: List[Chunk]) -> None:
+        """Take chunks of prompts through a pass that gives the log-probabilities of what follows each token."""
+        sequences, trees = [chunk.sequence for chunk in chunks], _as_chains(chunks)
         targets = np.zeros(trees.tokens.shape, dtype=np.int32)
-        counts = trees.num_nodes.tolist()
-        for row, (sequence, count) in enumerate(zip(sequences, counts, strict=True)):
+        for row, (sequence, count) in enumerate(chunks):
             start = sequence.prefix_len + 1
             targets[row, :count] = sequence.prompt[start : start + count]
-        wanted = logprob_counts([each.params.prompt_logprobs for each in sequences])
-        outputs = self._run("prompt", sequences, trees, {"targets": targets, "num_logprobs": wanted})
-        for row, (sequence, count) in enumerate(zip(sequences, counts, strict=True)):
+        wanted = [each.params.prompt_logprobs or 0 for each in sequences]
+        requests = {"targets": targets, "num_logprobs": logprob_counts(wanted)}
+        outputs = self._run("prompt", sequences, trees, requests)
+        for row, (sequence, count) in enumerate(chunks):
             sequence.prefix_len += count
             sequence.prompt_logprobs += read_logprobs(outputs, row, targets[row, :count], wanted[row])
+        self._commit_blocks(sequences)
 
-    def _decode(self, sequences: list[Sequence]) -> list[Sequence]:
+    def _decode(self) -> list[Sequence]:
         """One round: propose, verify, accept, commit."""
-        batch = self._draft_batch(sequences)
+        decoding = self.scheduler.decoding()
+        nodes = self.scheduler.reserve(self._max_nodes(decoding))
+        sequences = [each for each, count in zip(decoding, nodes, strict=True) if count > 0]
+        if not sequences:
+            return []
+        batch = self._draft_batch(sequences, [count for count in nodes if count > 0])
         trees = self._proposer.propose(batch)
         self._check_trees(trees, batch)
         sampling = sampling_of(sequences)
@@ -204,23 +221,26 @@ class Engine:
         requests = request_inputs(sequences, sampling, trees, self.config.vocab_size)
         outputs = self._run(kind, sequences, trees, requests | draft)
         num_out = outputs["num_out"][: len(sequences)]
-        for sequence, nodes, out in zip(sequences, trees.num_nodes.tolist(), num_out.tolist(), strict=True):
-            sequence.stats.add_pass(nodes - 1, out - 1)
+        for sequence, count, out in zip(sequences, trees.num_nodes.tolist(), num_out.tolist(), strict=True):
+            sequence.stats.add_pass(count - 1, out - 1)
             sequence.prefix_len += out
         self._commit(sequences, outputs["out_tokens"][: len(sequences)], num_out, outputs)
-        return list(sequences)
+        self._commit_blocks(sequences)
+        return sequences
 
-    def _draft_batch(self, sequences: list[Sequence]) -> DraftBatch:
+    def _max_nodes(self, sequences: List[Sequence]) -> list[int]:
         """Candidates are useful only as far as tokens may still come: the bonus token takes the last place."""
         share = max(1, self._node_budget // len(sequences))
-        limits = [
+        return [
             min(self._max_candidates + 1, each.params.max_candidates + 1, share, each.num_remaining)
             for each in sequences
         ]
+
+    def _draft_batch(self, sequences: List[Sequence], max_nodes: List[int]) -> DraftBatch:
         return DraftBatch(
             slots=np.array([each.slot for each in sequences], dtype=np.int32),
             roots=np.array([each.tokens[-1] for each in sequences], dtype=np.int32),
-            max_nodes=np.array(limits, dtype=np.int32),
+            max_nodes=np.array(max_nodes, dtype=np.int32),
             sampling=DraftSampling(
                 temperature=np.array([each.tables.temperature for each in sequences], dtype=np.float32),
                 seeds=np.array([each.tables.seed for each in sequences], dtype=np.int64),
@@ -256,10 +276,10 @@ class Engine:
     def _run(
         self, kind: str, sequences: list[Sequence], trees: CandidateTrees, requests: Mapping[str, Rows]
     ) -> Mapping[str, np.ndarray]:
-        width = max(len(each.blocks) for each in sequences)
-        table = np.zeros((len(sequences), width), dtype=np.int32)
-        for row, sequence in enumerate(sequences):
-            table[row, : len(sequence.blocks)] = sequence.block_row
+        rows = [each.table.row for each in sequences if each.table is not None]
+        table = np.zeros((len(sequences), max(map(len, rows))), dtype=np.int32)
+        for row, blocks in enumerate(rows):
+            table[row, : len(blocks)] = blocks
         prefix_len = np.array([each.prefix_len for each in sequences], dtype=np.int32)
         bucket = smallest_bucket(len(sequences), int(trees.num_nodes.max()))
         return self.executor.run(kind, bucket, PassInputs(trees, prefix_len, table, requests))
@@ -287,18 +307,24 @@ class Engine:
             )
         )
 
+    def _commit_blocks(self, sequences: List[Sequence]) -> None:
+        """Let other sequences find what is now in the KV cache. A text that was cut has fewer tokens than that."""
+        for sequence in sequences:
+            assert sequence.table is not None
+            sequence.prefix_len = min(sequence.prefix_len, len(sequence.tokens))
+            self.scheduler.kv.commit(sequence.table, sequence.tokens, sequence.prefix_len)
 
-def _next_chunks(sequences: list[Sequence]) -> CandidateTrees:
+
+def _as_chains(chunks: List[Chunk]) -> CandidateTrees:
     """The next tokens of each prompt, as chains."""
-    counts = [min(MAX_NODES, each.num_prefilled - each.prefix_len) for each in sequences]
-    width = max(counts)
+    width = max(count for _, count in chunks)
     trees = CandidateTrees(
-        np.zeros((len(sequences), width), dtype=np.int32),
-        np.broadcast_to(_CHAIN_PARENTS[:width], (len(sequences), width)),
-        np.array(counts, dtype=np.int32),
+        np.zeros((len(chunks), width), dtype=np.int32),
+        np.broadcast_to(_CHAIN_PARENTS[:width], (len(chunks), width)),
+        np.array([count for _, count in chunks], dtype=np.int32),
     )
-    for row, (sequence, count) in enumerate(zip(sequences, counts, strict=True)):
-        trees.tokens[row, :count] = sequence.prompt[sequence.prefix_len : sequence.prefix_len + count]
+    for row, (sequence, count) in enumerate(chunks):
+        trees.tokens[row, :count] = sequence.tokens[sequence.prefix_len : sequence.prefix_len + count]
     return trees
 
 

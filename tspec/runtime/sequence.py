@@ -9,14 +9,16 @@ import numpy as np
 
 from tspec.core.sampling import NO_TOKEN, TokenLogprobs
 from tspec.core.sampling_params import SamplingParams
+from tspec.runtime.kv_blocks import BlockTable
 from tspec.runtime.request_tables import RequestTables
 
 
 class FinishReason(Enum):
-    """Why a sequence ended: at a stop token, at max_tokens or the context limit, or where no token was possible."""
+    """Why a sequence ended: at a stop token, at max_tokens or the context limit, dropped by the user, or in error."""
 
     STOP = "stop"
     LENGTH = "length"
+    ABORT = "abort"
     ERROR = "error"
 
 
@@ -27,12 +29,14 @@ class SequenceStats:
     num_passes: int = 0
     num_emitted: int = 0
     num_from_prefill: int = 0
+    num_preemptions: int = 0
     num_drafts: int = 0
     num_candidates: int = 0
     num_accepted: int = 0
     candidates_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
     start_s: float = field(default_factory=time.perf_counter)
+    admitted_s: float | None = None
     first_token_s: float | None = None
     end_s: float | None = None
 
@@ -61,6 +65,16 @@ class SequenceStats:
         """Decoding speed after the first token, None for a text of one token."""
         return (self.num_emitted - 1) / self.decode_s if self.num_emitted > 1 and self.decode_s > 0 else None
 
+    @property
+    def queue_s(self) -> float | None:
+        """Seconds from the request to its first slot."""
+        return None if self.admitted_s is None else self.admitted_s - self.start_s
+
+    def mark_admitted(self) -> None:
+        """Note when the sequence got a slot, the first time."""
+        if self.admitted_s is None:
+            self.admitted_s = time.perf_counter()
+
     def add_pass(self, num_candidates: int, num_accepted: int) -> None:
         """Count one verify pass of this sequence."""
         self.num_passes += 1
@@ -86,10 +100,11 @@ class Sequence:
     max_length: int
     tokens: list[int]
     tables: RequestTables
+    priority: int = 0
+    arrival: int = 0
     slot: int = -1
+    table: BlockTable | None = None
     prefix_len: int = 0
-    blocks: list[int] = field(default_factory=list)
-    block_row: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     finish_reason: FinishReason | None = None
     error: str | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -111,10 +126,28 @@ class Sequence:
         return self.tokens[len(self.prompt) + start :]
 
     @property
+    def is_scored(self) -> bool:
+        """Whether the passes of its prompt give log-probabilities: then the prompt's last token is decoded after."""
+        return self.params.prompt_logprobs is not None and len(self.prompt_logprobs) < len(self.prompt) - 1
+
+    @property
+    def gives_token(self) -> bool:
+        """Whether the last chunk of prefill gives the first token.
+
+        Else the newest token is left to be the root of the next verify pass: of a text that has output already, since
+        it was preempted, and of a prompt whose log-probabilities are asked for.
+        """
+        return self.num_output == 0 and self.params.prompt_logprobs is None
+
+    @property
+    def may_reuse(self) -> bool:
+        """Whether keys and values that others computed will do: not where each place of the prompt is scored."""
+        return not self.is_scored
+
+    @property
     def num_prefilled(self) -> int:
-        """Tokens of the prompt that prefill takes. A prompt whose log-probabilities are asked for keeps its last one
-        back: it is the root of the first verify pass, whereas the pass of prefill scores the tokens before it."""
-        return len(self.prompt) - (self.params.prompt_logprobs is not None)
+        """Tokens that prefill takes."""
+        return len(self.tokens) - (not self.gives_token)
 
     @property
     def is_prefilling(self) -> bool:
@@ -125,6 +158,12 @@ class Sequence:
     def num_remaining(self) -> int:
         """Most tokens that may still be emitted."""
         return self.max_length - len(self.tokens)
+
+    def fail(self, error: str) -> None:
+        """End the sequence with an error."""
+        self.finish_reason = FinishReason.ERROR
+        self.error = error
+        self.stats.end_s = time.perf_counter()
 
     def commit(self, tokens: TokenSequence[int]) -> int:
         """Append tokens one by one, each through the checks of plain decoding; returns how many were emitted.
