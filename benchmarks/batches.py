@@ -24,7 +24,7 @@ from tspec.checkpoint.demo_model import ensure_demo_model
 from tspec.kernels.cpu.host import usable_cpus
 
 SIZES = (1, 4, 16, 64)
-MOST_PROMPT_TOKENS = 300
+MOST_PROMPT_TOKENS = 700
 """Longer prompts are left out: with padded batches they would time padding."""
 
 
@@ -34,7 +34,7 @@ def measure(
     """Tokens a second by way, one figure a batch size; prompts are part of the time."""
     torch.set_num_threads(usable_cpus())
     figures: dict[str, list[float]] = {}
-    with LLM(folder, max_model_len=1024, max_num_seqs=1, speculative_config={"method": "ngram"}) as single:
+    with LLM(folder, max_model_len=2048, max_num_seqs=1, speculative_config={"method": "ngram"}) as single:
         prompts = _short_prompts(single, num_prompts)
     model = (
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -44,7 +44,7 @@ def measure(
     for size in SIZES:
         # Small batches take long: fewer prompts give the same figure.
         group = prompts[: max(size, min(num_prompts, 4 * size))]
-        options = {"max_model_len": 1024, "max_num_seqs": size, "speculative_config": {"method": "ngram"}}
+        options = {"max_model_len": 2048, "max_num_seqs": size, "speculative_config": {"method": "ngram"}}
         with LLM(folder, **options) as llm:
             ways: dict[str, Callable[[], float]] = {
                 "plain": lambda llm=llm, group=group: _ours(llm, group, max_tokens, "off"),

@@ -1,7 +1,7 @@
 """How long running requests wait for their next token while another one's prompt is prefilled.
 
-Sixteen requests decode; then one with a long prompt comes. Printed: the usual gap between tokens, the longest one during
-the prefill, and the time to the newcomer's first token, beside that of the same prompt alone.
+Sixteen requests decode; then one with a long prompt comes. Printed: the usual gap between tokens, the longest one
+during the prefill, and the time to the newcomer's first token, beside that of the same prompt alone.
 
 Run: python -m benchmarks.token_gaps [CHECKPOINT]
 """

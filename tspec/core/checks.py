@@ -1,6 +1,7 @@
 """Checks of what users pass in: each raises ConfigError that names the parameter and its range."""
 
 import math
+import os
 from collections.abc import Sequence
 
 from tspec.core.errors import ConfigError
@@ -34,3 +35,14 @@ def need_choice(what: str, value: object, choices: Sequence[str]) -> None:
     """Need one of `choices`."""
     if value not in choices:
         raise ConfigError(what, got=repr(value), need=f"one of {', '.join(choices)}", fix="Pick one of them.")
+
+
+def need_process(what: str, pid: int) -> None:
+    """Need the process `pid`, in which `what` was made: a forked one has its memory, but not its threads."""
+    if os.getpid() != pid:
+        raise ConfigError(
+            what,
+            got="a process forked from the one that made it",
+            need="that one",
+            fix="Make a new one here, or start processes with the method spawn.",
+        )

@@ -18,6 +18,8 @@ from tspec.runtime.buckets import smallest_bucket
 from tspec.runtime.inputs import Executor, PassInputs, Rows
 from tspec.runtime.kv_blocks import KvBlocks
 from tspec.runtime.logprobs import read_logprobs
+from tspec.runtime.metrics import Counters, EngineMetrics, tree_depths
+from tspec.runtime.metrics_report import MetricsReport, OnMetrics
 from tspec.runtime.prompt import read_prompt
 from tspec.runtime.request_tables import logprob_counts, make_tables, request_inputs, sampling_of
 from tspec.runtime.scheduler import Chunk, Scheduler
@@ -38,6 +40,8 @@ class Engine:
     node_budget   nodes a verify pass may have in all while speculating: what the host computes at about the
                   price of one (beyond it, plain decoding of the same batch would be faster)
     acceptance    of candidates that a proposer draws: SpeculativeConfig.acceptance
+    on_metrics    called with the metrics from `step`, at most every `metrics_interval_s` seconds, and from `close`.
+                  The log, at level INFO, gets a line as often
     """
 
     def __init__(
@@ -52,6 +56,8 @@ class Engine:
         node_budget: int,
         acceptance: str = "auto",
         share_prefixes: bool = True,
+        on_metrics: OnMetrics | None = None,
+        metrics_interval_s: float = 10.0,
     ) -> None:
         self.config = config
         self.max_model_len = max_model_len
@@ -68,6 +74,8 @@ class Engine:
         self._max_candidates = max_candidates
         self._node_budget = node_budget
         self._draft_stream = TARGET if acceptance == "match" else DRAFT
+        self._counters = Counters()
+        self._report = MetricsReport(on_metrics, metrics_interval_s)
 
     @property
     def has_work(self) -> bool:
@@ -95,6 +103,7 @@ class Engine:
         )
         if params.max_tokens == 0:
             sequence.finish_reason = FinishReason.LENGTH
+            self._counters.add_ended(sequence)
             return sequence
         num_blocks = self.scheduler.kv.num_blocks
         if blocks_for(sequence.max_length) > num_blocks:
@@ -110,7 +119,12 @@ class Engine:
     def abort(self, sequence: Sequence) -> None:
         """Drop a request, wherever it is. Harmless for one that has ended."""
         if self.scheduler.remove(sequence):
-            sequence.finish_reason = FinishReason.ABORT
+            sequence.end(FinishReason.ABORT)
+            self._counters.add_ended(sequence)
+
+    def metrics(self) -> EngineMetrics:
+        """What this engine has done so far. Other threads may ask, too, and may then see a step in part."""
+        return self._counters.read(self.scheduler)
 
     def step(self) -> list[Sequence]:
         """Run up to two passes; returns the sequences that gained tokens or ended. Call while `has_work`.
@@ -119,10 +133,12 @@ class Engine:
         that says what it was. Those that wait go on, and so does the engine.
         """
         try:
-            return self._step()
+            advanced = self._step()
         except Exception as error:  # whatever went wrong, it must not reach requests that had no part in it
             _log.exception("A step failed: its %d requests end.", len(self.scheduler.running))
-            return self._fail_running(error)
+            advanced = self._fail_running(error)
+        self._report.poll(self.metrics)
+        return advanced
 
     def _step(self) -> list[Sequence]:
         self.scheduler.admit()
@@ -142,6 +158,7 @@ class Engine:
         """Drop all requests and end the executor's threads."""
         for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
             self.abort(sequence)
+        self._report.finish(self.metrics)
         self.executor.close()
 
     def _start(self, sequence: Sequence) -> None:
@@ -153,10 +170,12 @@ class Engine:
             self.scheduler.remove(sequence)
             if sequence.finish_reason is None:
                 sequence.fail(str(error) or type(error).__name__)
+            self._counters.add_ended(sequence)
         return failed
 
     def _release_ended(self) -> None:
         for sequence in [each for each in self.scheduler.running if each.finish_reason is not None]:
+            self._counters.add_ended(sequence)
             self.scheduler.remove(sequence)
 
     def _prefill(self, chunks: List[Chunk]) -> list[Sequence]:
@@ -174,8 +193,8 @@ class Engine:
             outputs = self._run(pass_kind("last", sampling), sequences, trees, requests)
         else:
             self._run("none", sequences, trees, {})
-        for sequence, count in zip(sequences, counts, strict=True):
-            sequence.prefix_len += count
+        for chunk in chunks:
+            self._count_chunk(chunk)
         rows = [row for row, is_done in enumerate(done) if is_done]
         finished = [sequences[row] for row in rows]
         for sequence in finished:
@@ -186,6 +205,13 @@ class Engine:
             self._commit(finished, tokens, np.ones(len(rows), dtype=np.int32), first)
         self._commit_blocks(sequences)
         return finished
+
+    def _count_chunk(self, chunk: Chunk) -> None:
+        """Note that a chunk's keys and values are there."""
+        sequence, count = chunk
+        sequence.prefix_len += count
+        sequence.stats.num_prefilled += count
+        self._counters.num_prefilled += count
 
     def _score_prompts(self, chunks: List[Chunk]) -> None:
         """Take chunks of prompts through a pass that gives the log-probabilities of what follows each token."""
@@ -198,7 +224,7 @@ class Engine:
         requests = {"targets": targets, "num_logprobs": logprob_counts(wanted)}
         outputs = self._run("prompt", sequences, trees, requests)
         for row, (sequence, count) in enumerate(chunks):
-            sequence.prefix_len += count
+            self._count_chunk(chunks[row])
             sequence.prompt_logprobs += read_logprobs(outputs, row, targets[row, :count], wanted[row])
         self._commit_blocks(sequences)
 
@@ -221,8 +247,10 @@ class Engine:
         requests = request_inputs(sequences, sampling, trees, self.config.vocab_size)
         outputs = self._run(kind, sequences, trees, requests | draft)
         num_out = outputs["num_out"][: len(sequences)]
-        for sequence, count, out in zip(sequences, trees.num_nodes.tolist(), num_out.tolist(), strict=True):
-            sequence.stats.add_pass(count - 1, out - 1)
+        rows = zip(sequences, trees.num_nodes.tolist(), tree_depths(trees), num_out.tolist(), strict=True)
+        for sequence, count, depth, out in rows:
+            sequence.stats.add_pass(count - 1, out - 1, depth)
+            self._counters.add_tree(count - 1, depth, out - 1)
             sequence.prefix_len += out
         self._commit(sequences, outputs["out_tokens"][: len(sequences)], num_out, outputs)
         self._commit_blocks(sequences)
@@ -282,7 +310,9 @@ class Engine:
             table[row, : len(blocks)] = blocks
         prefix_len = np.array([each.prefix_len for each in sequences], dtype=np.int32)
         bucket = smallest_bucket(len(sequences), int(trees.num_nodes.max()))
-        return self.executor.run(kind, bucket, PassInputs(trees, prefix_len, table, requests))
+        outputs = self.executor.run(kind, bucket, PassInputs(trees, prefix_len, table, requests))
+        self._counters.add_pass(kind, bucket)
+        return outputs
 
     def _commit(
         self,
@@ -294,7 +324,9 @@ class Engine:
         """Append what was verified to each sequence, and tell the proposer what really became text."""
         emitted = []
         for row, (sequence, count) in enumerate(zip(sequences, counts.tolist(), strict=True)):
+            last_token_s = sequence.stats.last_token_s
             emitted.append(sequence.commit(tokens[row, :count].tolist()))
+            self._counters.add_tokens(sequence, emitted[-1], last_token_s)
             if sequence.params.logprobs is not None:
                 kept = tokens[row, : emitted[-1]]
                 sequence.logprobs += read_logprobs(outputs, row, kept, sequence.params.logprobs)

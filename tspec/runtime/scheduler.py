@@ -184,6 +184,7 @@ class Scheduler:
 
     def _stop(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        sequence.stats.num_reused += _table(sequence).num_shared_tokens
         self.kv.release(_table(sequence))
         sequence.table, sequence.prefix_len = None, 0
         slot, sequence.slot = sequence.slot, -1

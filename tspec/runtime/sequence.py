@@ -24,8 +24,14 @@ class FinishReason(Enum):
 
 @dataclass(slots=True)
 class SequenceStats:
-    """What decoding one sequence took. Counts of candidates are those of verify passes, none of prefill."""
+    """What decoding one sequence took. Counts of candidates are those of verify passes, none of prefill.
 
+    num_prefilled  tokens that prefill computed, those that were lost to preemption again
+    num_reused     tokens that needed no pass, since other requests had computed them; after the end
+    """
+
+    num_prefilled: int = 0
+    num_reused: int = 0
     num_passes: int = 0
     num_emitted: int = 0
     num_from_prefill: int = 0
@@ -38,6 +44,7 @@ class SequenceStats:
     start_s: float = field(default_factory=time.perf_counter)
     admitted_s: float | None = None
     first_token_s: float | None = None
+    last_token_s: float | None = None
     end_s: float | None = None
 
     @property
@@ -66,6 +73,16 @@ class SequenceStats:
         return (self.num_emitted - 1) / self.decode_s if self.num_emitted > 1 and self.decode_s > 0 else None
 
     @property
+    def time_per_token_s(self) -> float | None:
+        """Mean seconds a token after the first, None for a text of one token."""
+        return self.decode_s / (self.num_emitted - 1) if self.num_emitted > 1 and self.end_s else None
+
+    @property
+    def e2e_s(self) -> float | None:
+        """Seconds from the request to its end."""
+        return None if self.end_s is None else self.end_s - self.start_s
+
+    @property
     def queue_s(self) -> float | None:
         """Seconds from the request to its first slot."""
         return None if self.admitted_s is None else self.admitted_s - self.start_s
@@ -75,17 +92,27 @@ class SequenceStats:
         if self.admitted_s is None:
             self.admitted_s = time.perf_counter()
 
-    def add_pass(self, num_candidates: int, num_accepted: int) -> None:
-        """Count one verify pass of this sequence."""
+    def add_tokens(self, num_emitted: int, now_s: float) -> None:
+        """Count tokens that came together."""
+        if num_emitted == 0:
+            return
+        self.num_emitted += num_emitted
+        self.last_token_s = now_s
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+
+    def add_pass(self, num_candidates: int, num_accepted: int, depth: int | None = None) -> None:
+        """Count one verify pass of this sequence: a chain, or a tree whose deepest node is at `depth`."""
+        depth = num_candidates if depth is None else depth
         self.num_passes += 1
         self.num_drafts += num_candidates > 0
         self.num_candidates += num_candidates
         self.num_accepted += num_accepted
         for counts, reached in (
-            (self.candidates_by_position, num_candidates),
+            (self.candidates_by_position, depth),
             (self.accepted_by_position, num_accepted),
         ):
-            counts.extend([0] * (num_candidates - len(counts)))
+            counts.extend([0] * (depth - len(counts)))
             for position in range(reached):
                 counts[position] += 1
 
@@ -161,8 +188,12 @@ class Sequence:
 
     def fail(self, error: str) -> None:
         """End the sequence with an error."""
-        self.finish_reason = FinishReason.ERROR
         self.error = error
+        self.end(FinishReason.ERROR)
+
+    def end(self, reason: FinishReason) -> None:
+        """End the sequence now."""
+        self.finish_reason = reason
         self.stats.end_s = time.perf_counter()
 
     def commit(self, tokens: TokenSequence[int]) -> int:
@@ -188,9 +219,7 @@ class Sequence:
         self.tables.commit(emitted)
         if self.finish_reason is FinishReason.ERROR:
             self.error = self.tables.why_no_token(self.tokens, self.num_output)
-        self.stats.num_emitted += len(emitted)
-        if self.stats.first_token_s is None:
-            self.stats.first_token_s = now
+        self.stats.add_tokens(len(emitted), now)
         if self.finish_reason is not None:
             self.stats.end_s = now
         return len(emitted)
