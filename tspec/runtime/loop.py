@@ -130,13 +130,16 @@ class Engine:
         """Run up to two passes; returns the sequences that gained tokens or ended. Call while `has_work`.
 
         An exception in a pass or in the proposer leaves the running sequences in no known state: they end with an error
-        that says what it was. Those that wait go on, and so does the engine.
+        that says what it was. Those that wait go on, and so does the engine. KeyboardInterrupt and the like end them as
+        well, and are raised.
         """
         try:
             advanced = self._step()
-        except Exception as error:  # whatever went wrong, it must not reach requests that had no part in it
+        except BaseException as error:  # whatever went wrong, it must not reach requests that had no part in it
             _log.exception("A step failed: its %d requests end.", len(self.scheduler.running))
             advanced = self._fail_running(error)
+            if not isinstance(error, Exception):
+                raise
         self._report.poll(self.metrics)
         return advanced
 
@@ -164,10 +167,13 @@ class Engine:
     def _start(self, sequence: Sequence) -> None:
         self._proposer.admit(sequence.slot, np.array(sequence.tokens, dtype=np.int32))
 
-    def _fail_running(self, error: Exception) -> list[Sequence]:
+    def _fail_running(self, error: BaseException) -> list[Sequence]:
         failed = list(self.scheduler.running)
         for sequence in failed:
-            self.scheduler.remove(sequence)
+            try:
+                self.scheduler.remove(sequence)
+            except Exception:  # the proposer's, which has lost the slot; the others still have to end
+                _log.exception("Proposer %s could not release a sequence.", self._proposer.name)
             if sequence.finish_reason is None:
                 sequence.fail(str(error) or type(error).__name__)
             self._counters.add_ended(sequence)
