@@ -1,10 +1,12 @@
 """From a checkpoint folder to a running engine: the only file that sees every package."""
 
 import logging
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,7 @@ from tspec.runtime.buckets import smallest_bucket
 from tspec.runtime.executor import CpuExecutor
 from tspec.runtime.kv_memory import block_bytes
 from tspec.runtime.loop import Engine
+from tspec.runtime.metrics_report import OnMetrics
 from tspec.runtime.threads import ThreadPool
 from tspec.runtime.weights import pack_weights
 
@@ -61,6 +64,8 @@ class BuildOptions:
     max_num_seqs: int = 8
     kv_cache_mib: int | None = None
     num_threads: int | None = None
+    on_metrics: OnMetrics | None = None
+    metrics_interval_s: float = 10.0
 
 
 def build_engine(
@@ -93,6 +98,8 @@ def build_engine(
         max_candidates=max_candidates,
         node_budget=MAX_NODES if is_cuda else num_cheap_nodes,
         acceptance=speculative.acceptance,
+        on_metrics=options.on_metrics,
+        metrics_interval_s=options.metrics_interval_s,
     )
 
 
@@ -208,6 +215,15 @@ def _check_options(options: BuildOptions) -> None:
         value = getattr(options, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise ConfigError(name, got=repr(value), need="an integer of at least 1", fix="Change the value.")
+    interval_s = options.metrics_interval_s
+    if not isinstance(interval_s, Real) or not 0 <= interval_s < math.inf:
+        raise ConfigError(
+            "metrics_interval_s", got=repr(interval_s), need="seconds, at least 0", fix="Change the value."
+        )
+    if options.on_metrics is not None and not callable(options.on_metrics):
+        raise ConfigError(
+            "on_metrics", got=repr(options.on_metrics), need="a function", fix="Pass what takes the metrics."
+        )
 
 
 def _max_model_len(config: ModelConfig, asked: int | None) -> int:

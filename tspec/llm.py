@@ -12,6 +12,7 @@ from tspec.core.sampling import TokenLogprobs
 from tspec.core.sampling_params import SamplingParams, split_samples
 from tspec.core.speculative_config import SpeculativeConfig
 from tspec.runtime.loop import Engine
+from tspec.runtime.metrics import EngineMetrics
 from tspec.runtime.sequence import FinishReason, SequenceStats
 from tspec.runtime.sequence import Sequence as RunningSequence
 from tspec.runtime.text import TextStream
@@ -67,6 +68,8 @@ class LLM:
     max_num_seqs        most sequences decoded at a time
     kv_cache_mib        memory of KV blocks; half of the machine's if None
     num_threads         threads of a pass; one a usable CPU if None
+    on_metrics          called with `metrics()` while requests run, at most every metrics_interval_s seconds (10),
+                        and at the end; must be quick, as decoding waits for it
 
     Not to be shared between threads. Errors: CheckpointError, ConfigError, CapacityError.
     """
@@ -143,6 +146,10 @@ class LLM:
     def tokenizer(self) -> TextCodec:
         """The checkpoint's tokenizer; grammars are made with it. Errors: ConfigError where there is none."""
         return self._need_codec()
+
+    def metrics(self) -> EngineMetrics:
+        """What the engine has done since it was made. May be called from any thread."""
+        return self._open_engine().metrics()
 
     def close(self) -> None:
         """End the threads and free the memory. The LLM cannot be used afterwards."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.sources import PACKAGE, name_of, python_files
 
-TOPS = ("cli", "llm", "build", "constraints")
+TOPS = ("cli", "llm", "build", "constraints", "prometheus")
 GRAPH_DATA = ("graph.ir", "graph.plan", "graph.signature")
 """What a plan is written in; the runtime reads plans and knows no graph pass."""
 
@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "proposers": ("core", "runtime.executor", "runtime.kv_blocks", "kernels.jit"),
     "tokenizer": ("core",),
     "constraints": ("core", "tokenizer"),
+    "prometheus": ("core", "runtime.metrics"),
     "build": ("core", "checkpoint", "kernels", "graph", "models", "runtime", "proposers"),
     "llm": ("core", "runtime", "tokenizer", "build"),
     "cli": ("core", "runtime", "tokenizer", "build", "llm", "constraints", "__version__"),
@@ -49,6 +50,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "proposers": ("numba", "numpy", "torch"),
     "tokenizer": ("tokenizers", "transformers"),
     "constraints": ("llguidance", "numpy", "tokenizers"),
+    "prometheus": ("prometheus_client",),
     "build": (),
     "llm": (),
     "cli": ("rich",),

@@ -18,6 +18,7 @@ from tspec.core.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from tspec.llm import LLM, Result
+    from tspec.runtime.metrics import EngineMetrics
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -68,10 +69,11 @@ def run(args: argparse.Namespace) -> int:
         params = dataclasses.replace(params, constraint=_constraint(args, llm))
         prompt = llm.encode_chat([{"role": "user", "content": text}]) if args.chat else text
         result = llm.generate(prompt, params)[0] if args.json else _stream(llm, prompt, params)
+        metrics = llm.metrics()
     if args.json:
         print(json.dumps(_as_json(result)))
     if args.stats:
-        Console(stderr=True).print(stats_table(result))
+        Console(stderr=True).print(stats_table(result, metrics))
     if result.error is not None:
         print(f"tspec generate: {result.error}", file=sys.stderr)
     return 0 if result.error is None else 1
@@ -136,6 +138,7 @@ def _as_json(result: "Result") -> dict[str, Any]:
             "tokens_per_second": stats.tokens_per_second,
             "tokens_per_pass": stats.tokens_per_pass,
             "acceptance_rate": stats.acceptance_rate,
+            "queue_s": stats.queue_s,
             "time_to_first_token_s": stats.time_to_first_token_s,
         },
     }
@@ -145,15 +148,17 @@ def _is_count(name: str) -> bool:
     return not name.endswith("_s")
 
 
-def stats_table(result: "Result") -> Table:
-    """The figures of one result, for people."""
+def stats_table(result: "Result", metrics: "EngineMetrics") -> Table:
+    """The figures of one result, for people. `metrics` are those of an engine that ran nothing else."""
     stats = result.stats
     table = Table(title="decoding", show_header=False)
     rows = {
         "prompt tokens": len(result.prompt_token_ids),
+        "computed, reused": f"{stats.num_prefilled}, {stats.num_reused}",
         "emitted tokens": stats.num_emitted,
         "finish reason": result.finish_reason,
         "seed": "-" if result.seed is None else result.seed,
+        "queue time": _number(stats.queue_s, "{:.3f} s"),
         "time to first token": _number(stats.time_to_first_token_s, "{:.3f} s"),
         "tokens/s": _number(stats.tokens_per_second, "{:.1f}"),
         "verify passes": stats.num_passes,
@@ -166,6 +171,9 @@ def stats_table(result: "Result") -> Table:
                 stats.accepted_by_position, stats.candidates_by_position, strict=True
             )
         )
+        or "-",
+        "preemptions": stats.num_preemptions,
+        "passes": ", ".join(f"{count} {key.kind} {key.bucket}" for key, count in metrics.passes.items())
         or "-",
     }
     for name, value in rows.items():
