@@ -68,7 +68,7 @@ class Engine:
             prefill_alone=PREFILL_ALONE,
             prefill_beside=2 * node_budget,
             on_start=self._start,
-            on_stop=proposer.release,
+            on_stop=self._stop,
         )
         self._proposer = proposer
         self._max_candidates = max_candidates
@@ -133,19 +133,20 @@ class Engine:
         that says what it was. Those that wait go on, and so does the engine. KeyboardInterrupt and the like end them as
         well, and are raised.
         """
+        advanced: list[Sequence] = []
         try:
-            advanced = self._step()
+            self._step(advanced)
         except BaseException as error:  # whatever went wrong, it must not reach requests that had no part in it
             _log.exception("A step failed: its %d requests end.", len(self.scheduler.running))
-            advanced = self._fail_running(error)
+            advanced += self._fail_running(error)
             if not isinstance(error, Exception):
                 raise
         self._report.poll(self.metrics)
-        return advanced
+        return list(dict.fromkeys(advanced))
 
-    def _step(self) -> list[Sequence]:
+    def _step(self, advanced: list[Sequence]) -> None:
+        """`advanced` gets the sequences that have gained tokens, those before an exception, too."""
         self.scheduler.admit()
-        advanced: list[Sequence] = []
         chunks = self.scheduler.prefill_chunks()
         if chunks and chunks[0].sequence.is_scored:
             self._score_prompts(chunks)
@@ -155,7 +156,6 @@ class Engine:
         if self.scheduler.decoding():
             advanced += self._decode()
         self._release_ended()
-        return list(dict.fromkeys(advanced))
 
     def close(self) -> None:
         """Drop all requests and end the executor's threads."""
@@ -167,13 +167,16 @@ class Engine:
     def _start(self, sequence: Sequence) -> None:
         self._proposer.admit(sequence.slot, np.array(sequence.tokens, dtype=np.int32))
 
+    def _stop(self, slot: int) -> None:
+        try:
+            self._proposer.release(slot)
+        except Exception:  # the proposer's own books: neither this sequence nor those after it may stay for that
+            _log.exception("Proposer %s could not release slot %d.", self._proposer.name, slot)
+
     def _fail_running(self, error: BaseException) -> list[Sequence]:
         failed = list(self.scheduler.running)
         for sequence in failed:
-            try:
-                self.scheduler.remove(sequence)
-            except Exception:  # the proposer's, which has lost the slot; the others still have to end
-                _log.exception("Proposer %s could not release a sequence.", self._proposer.name)
+            self.scheduler.remove(sequence)
             if sequence.finish_reason is None:
                 sequence.fail(str(error) or type(error).__name__)
             self._counters.add_ended(sequence)
