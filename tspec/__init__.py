@@ -21,12 +21,14 @@ from tspec.core.sampling_params import SamplingParams
 from tspec.core.speculative_config import SpeculativeConfig
 
 if TYPE_CHECKING:
-    from tspec.llm import LLM, Chunk, Result
+    from tspec.async_llm import AsyncLLM
+    from tspec.llm import LLM, Chunk, RequestHandle, Result
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CapacityError",
     "CaptureError",
     "CheckpointError",
@@ -35,6 +37,7 @@ __all__ = [
     "ConstraintState",
     "ContractError",
     "LogitsConstraint",
+    "RequestHandle",
     "Result",
     "SamplingParams",
     "ShapeError",
@@ -45,6 +48,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("LLM", "Chunk", "Result"):
+    if name in ("LLM", "Chunk", "RequestHandle", "Result"):
         return getattr(import_module("tspec.llm"), name)
+    if name == "AsyncLLM":
+        return import_module("tspec.async_llm").AsyncLLM
     raise AttributeError(f"module 'tspec' has no attribute {name!r}")

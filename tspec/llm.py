@@ -1,56 +1,22 @@
 """The user's door: prompts in, texts out."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from tspec.build import BuildOptions, Progress, build_engine, load_config
+from tspec.build import Progress
 from tspec.core.errors import ConfigError
-from tspec.core.sampling import TokenLogprobs
-from tspec.core.sampling_params import SamplingParams, split_samples
+from tspec.core.sampling_params import SamplingParams
 from tspec.core.speculative_config import SpeculativeConfig
-from tspec.runtime.loop import Engine
+from tspec.requests.handle import Chunk, Prompt, RequestHandle, Result
+from tspec.requests.text_engine import open_text_engine
+from tspec.runtime.interrupts import HeldInterrupts
 from tspec.runtime.metrics import EngineMetrics
-from tspec.runtime.sequence import FinishReason, SequenceStats
-from tspec.runtime.sequence import Sequence as RunningSequence
-from tspec.runtime.text import TextStream
-from tspec.tokenizer import Message, TextCodec, load_codec
+from tspec.tokenizer import Message, TextCodec
 
-Prompt = str | Sequence[int]
-"""A text, or token ids."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What one sample of a prompt gave. `token_ids` has the stop token, `text` not.
-
-    finish_reason    "stop", "length" or "error"
-    error            what went wrong, where that is the reason: this sample alone is affected
-    seed             makes the same text again, as SamplingParams.seed; None where decoding was greedy
-    logprobs         one entry a token where SamplingParams.logprobs asks for them
-    prompt_logprobs  one entry a token of the prompt, None for the first
-    """
-
-    prompt_token_ids: list[int]
-    token_ids: list[int]
-    text: str
-    finish_reason: str
-    stats: SequenceStats
-    error: str | None = None
-    seed: int | None = None
-    logprobs: list[TokenLogprobs] | None = None
-    prompt_logprobs: list[TokenLogprobs | None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A piece of a streamed text. The last one has the whole `result`."""
-
-    text: str
-    token_ids: list[int]
-    result: Result | None = None
+__all__ = ["LLM", "Chunk", "Prompt", "RequestHandle", "Result"]
 
 
 class LLM:
@@ -71,7 +37,8 @@ class LLM:
     on_metrics          called with `metrics()` while requests run, at most every metrics_interval_s seconds (10),
                         and at the end; must be quick, as decoding waits for it
 
-    Not to be shared between threads. Errors: CheckpointError, ConfigError, CapacityError.
+    Not to be shared between threads: see AsyncLLM. A Ctrl-C takes effect between two steps, and leaves the LLM usable.
+    Errors: CheckpointError, ConfigError, CapacityError; ConfigError after `close` and in a forked process.
     """
 
     def __init__(
@@ -82,80 +49,129 @@ class LLM:
         on_progress: Progress = lambda what, done, total: None,
         **options: Any,
     ) -> None:
-        folder, asked = Path(model), _build_options(options)
-        speculative = SpeculativeConfig.of(speculative_config)
-        self._codec: TextCodec | None = None
-        if (folder / "tokenizer.json").exists():  # first: what is wrong with it shows before weights are read
-            self._codec = load_codec(folder, load_config(folder, asked.dtype).vocab_size)
-        self._engine: Engine | None = build_engine(folder, speculative, asked, on_progress)
+        self._engine = open_text_engine("LLM", model, speculative_config, on_progress, options)
         self.config = self._engine.config
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_progress: bool | Progress = False,
     ) -> list[Result]:
-        """Decode all prompts; results are in their order, `params.n` a prompt. A single prompt may be given bare."""
-        engine = self._open_engine()
-        several, samples = _as_list(prompts), self._samples(params)
-        sequences: list[RunningSequence] = []
-        try:
-            for prompt in several:
-                ids = self._ids(prompt)
-                sequences += [engine.add(ids, each) for each in samples]
-            while any(each.finish_reason is None for each in sequences):
-                engine.step()
-        finally:
-            for each in sequences:
-                engine.abort(each)
-        return [self._result(each) for each in sequences]
+        """Decode all prompts; results are in their order, `n` a prompt. A single prompt may be given bare.
+
+        params        of all prompts, or one for each
+        use_progress  True draws a bar on standard error. Or a function like the constructor's `on_progress`
+        """
+        several = _as_list(prompts)
+        each_params = _one_each(params, len(several))
+        self._engine.opened()
+        handles: list[RequestHandle] = []
+        with _progress(use_progress) as on_progress, HeldInterrupts() as interrupts:
+            try:
+                for prompt, asked in zip(several, each_params, strict=True):
+                    handles += self._engine.add(self._engine.encode(prompt), self._engine.samples(asked))
+                    interrupts.let_through()
+                self._finish(handles, on_progress, interrupts)
+                return [each.finished_result() for each in handles]
+            finally:
+                self._engine.abort(handles)
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Chunk]:
         """Decode one prompt, and yield its text as it comes; nothing runs between two pieces.
 
         Errors   ConfigError for more than one sample
         """
-        engine = self._open_engine()
-        samples = self._samples(params)
-        if len(samples) > 1:
-            raise ConfigError(
-                "n", got=len(samples), need="1 in a stream", fix="Use generate, or one stream a sample."
-            )
-        sequence = engine.add(self._ids(prompt), samples[0])
-        text = TextStream(self._decode)
-        given = 0
+        self._engine.opened()
+        token_ids, samples = self._engine.encode(prompt), self._engine.samples(params, most=1)
+        handles: list[RequestHandle] = []
         try:
-            while True:
+            with HeldInterrupts():
+                handles += self._engine.add(token_ids, samples)
+            chunk = Chunk("", [])
+            while chunk.result is None:
+                self._engine.opened()
                 # Between two pieces the caller may have run other prompts, and this one along with them.
-                if sequence.finish_reason is None:
-                    self._open_engine().step()
-                fresh = sequence.output_from(given)
-                given += len(fresh)
-                if sequence.finish_reason is not None:
-                    break
-                if fresh:
-                    yield Chunk(text.push(fresh), fresh)
+                if not handles[0].is_finished:
+                    self.step()
+                chunk = handles[0].take()
+                if chunk.token_ids or chunk.result is not None:
+                    yield chunk
         finally:
-            engine.abort(sequence)
-        piece = text.push(_without_stop(sequence, fresh)) + text.finish()
-        yield Chunk(piece, fresh, self._result(sequence))
+            self._abort(handles)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_progress: bool | Progress = False,
+    ) -> list[Result]:
+        """Answer a conversation, or several, by the checkpoint's template; else as `generate`."""
+        is_single = len(messages) > 0 and isinstance(messages[0], Mapping)
+        conversations: Any = [messages] if is_single else messages
+        prompts = [self.encode_chat(each) for each in conversations]
+        return self.generate(prompts, params, use_progress=use_progress)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a chat, by the checkpoint's template: a prompt for `generate` or `stream`."""
-        return self._need_codec().encode_chat(messages)
+        return self.tokenizer.encode_chat(messages)
+
+    def add_request(
+        self, prompt: Prompt, params: SamplingParams | None = None, priority: int = 0
+    ) -> RequestHandle:
+        """Queue a request of one sample, for those who call `step` themselves.
+
+            handle = llm.add_request("Once upon a time")
+            while not handle.is_finished:
+                llm.step()
+                print(handle.take().text, end="")
+
+        priority   lower numbers come first, then those that came first
+        Errors     ConfigError for more than one sample
+        """
+        self._engine.opened()
+        token_ids, samples = self._engine.encode(prompt), self._engine.samples(params, most=1)
+        handles: list[RequestHandle] = []
+        try:
+            with HeldInterrupts():
+                handles += self._engine.add(token_ids, samples, priority)
+        except BaseException:
+            self._abort(handles)
+            raise
+        return handles[0]
+
+    def step(self) -> list[RequestHandle]:
+        """Run one step for all requests; returns those that gained tokens or ended. Does nothing without requests.
+
+        Requests may also be carried along by `generate` and `stream`, and are not named here then.
+        """
+        with HeldInterrupts():
+            return self._engine.step()
+
+    def abort(self, handle: RequestHandle) -> None:
+        """Drop a request: it ends here, and what it held is free. Harmless for one that has ended."""
+        self._abort([handle])
+
+    @property
+    def has_work(self) -> bool:
+        """Whether requests wait or run."""
+        return self._engine.has_work
 
     @property
     def tokenizer(self) -> TextCodec:
         """The checkpoint's tokenizer; grammars are made with it. Errors: ConfigError where there is none."""
-        return self._need_codec()
+        return self._engine.tokenizer
 
     def metrics(self) -> EngineMetrics:
         """What the engine has done since it was made. May be called from any thread."""
-        return self._open_engine().metrics()
+        return self._engine.opened().metrics()
 
     def close(self) -> None:
-        """End the threads and free the memory. The LLM cannot be used afterwards."""
-        if self._engine is not None:
+        """Drop all requests, end the threads and free the memory. The LLM cannot be used afterwards."""
+        with HeldInterrupts():
             self._engine.close()
-            self._engine = None
 
     def __enter__(self) -> "LLM":
         return self
@@ -163,56 +179,30 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open_engine(self) -> Engine:
-        if self._engine is None:
-            raise ConfigError("LLM", got="closed", need="an open one", fix="Make a new LLM.")
-        return self._engine
+    def _finish(
+        self, handles: Sequence[RequestHandle], on_progress: Progress, interrupts: HeldInterrupts
+    ) -> None:
+        """Step until all have ended; others may be carried along."""
+        running = {handle for handle in handles if not handle.is_finished}
+        on_progress("generate", len(handles) - len(running), len(handles))
+        while running and self._engine.has_work:  # on_progress may step, too
+            ended = [each for each in self._engine.step() if each.is_finished and each in running]
+            running.difference_update(ended)
+            if ended:
+                on_progress("generate", len(handles) - len(running), len(handles))
+            interrupts.let_through()
 
-    def _need_codec(self) -> TextCodec:
-        if self._codec is None:
-            raise ConfigError(
-                "tokenizer",
-                got="no tokenizer.json beside the weights",
-                need="one, to read text",
-                fix="Copy it from the model's repository, or pass token ids.",
-            )
-        return self._codec
-
-    def _ids(self, prompt: Prompt) -> list[int]:
-        return self._need_codec().encode(prompt) if isinstance(prompt, str) else list(prompt)
-
-    def _samples(self, params: SamplingParams | None) -> list[SamplingParams]:
-        """The parameters of each sample of a prompt, with texts turned into token ids."""
-        params = params or SamplingParams()
-        words: list[Sequence[int]] = []
-        for word in params.bad_words:
-            words += self._need_codec().forbidden_sequences(word) if isinstance(word, str) else [word]
-        return split_samples(replace(params, bad_words=tuple(words)))
-
-    def _decode(self, token_ids: Sequence[int]) -> str:
-        return "" if self._codec is None else self._codec.decode(token_ids)
-
-    def _result(self, sequence: RunningSequence) -> Result:
-        assert sequence.finish_reason is not None
-        ids = sequence.output_ids
-        return Result(
-            prompt_token_ids=sequence.prompt.tolist(),
-            token_ids=ids,
-            text=self._decode(_without_stop(sequence, ids)),
-            finish_reason=sequence.finish_reason.value,
-            stats=sequence.stats,
-            error=sequence.error,
-            seed=sequence.tables.seed if sequence.tables.temperature > 0 else None,
-            logprobs=None if sequence.params.logprobs is None else sequence.logprobs,
-            prompt_logprobs=None
-            if sequence.params.prompt_logprobs is None
-            else [None, *sequence.prompt_logprobs],
-        )
+    def _abort(self, handles: Sequence[RequestHandle]) -> None:
+        with HeldInterrupts():
+            self._engine.abort(handles)
 
 
-def _without_stop(sequence: RunningSequence, ids: list[int]) -> list[int]:
-    """The last ids of a sequence that has ended, as far as they are text: a token that stopped it is not."""
-    return ids[:-1] if sequence.finish_reason is FinishReason.STOP else ids
+def _progress(wanted: bool | Progress) -> AbstractContextManager[Progress]:
+    if wanted is True:
+        from tspec.progress import progress_bar  # rich is for those who want to see a bar
+
+        return progress_bar()
+    return nullcontext(wanted or (lambda what, done, total: None))
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -221,11 +211,17 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return list(prompts)  # type: ignore[arg-type]
 
 
-def _build_options(options: Mapping[str, Any]) -> BuildOptions:
-    known = BuildOptions.__dataclass_fields__
-    for name in options:
-        if name not in known:
-            raise ConfigError(
-                "LLM option", got=repr(name), need=f"one of {', '.join(known)}", fix="Correct the name."
-            )
-    return BuildOptions(**options)
+def _one_each(
+    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+) -> Sequence[SamplingParams | None]:
+    """The parameters of each prompt. Errors: ConfigError for another number of them than of prompts."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * num_prompts
+    if len(params) != num_prompts:
+        raise ConfigError(
+            "params",
+            got=f"{len(params)} for {num_prompts} prompts",
+            need="one for all, or one for each",
+            fix="Give as many as there are prompts.",
+        )
+    return params

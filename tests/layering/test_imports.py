@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.sources import PACKAGE, name_of, python_files
 
-TOPS = ("cli", "llm", "build", "constraints", "prometheus")
+TOPS = ("cli", "llm", "async_llm", "requests", "build", "constraints", "progress", "prometheus")
 GRAPH_DATA = ("graph.ir", "graph.plan", "graph.signature")
 """What a plan is written in; the runtime reads plans and knows no graph pass."""
 
@@ -28,9 +28,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "constraints": ("core", "tokenizer"),
     "prometheus": ("core", "runtime.metrics"),
     "build": ("core", "checkpoint", "kernels", "graph", "models", "runtime", "proposers"),
-    "llm": ("core", "runtime", "tokenizer", "build"),
-    "cli": ("core", "runtime", "tokenizer", "build", "llm", "constraints", "__version__"),
-    "__init__": ("core", "llm"),
+    "progress": ("build",),
+    "requests": ("core", "runtime", "tokenizer", "build"),
+    "llm": ("core", "runtime", "tokenizer", "build", "requests", "progress"),
+    "async_llm": ("core", "runtime", "tokenizer", "build", "requests"),
+    "cli": ("core", "runtime", "tokenizer", "build", "llm", "constraints", "progress", "__version__"),
+    "__init__": ("core", "llm", "async_llm"),
 }
 """Besides itself. `proposers` compile their native code as kernels do, hence `kernels.jit`."""
 
@@ -52,7 +55,10 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "constraints": ("llguidance", "numpy", "tokenizers"),
     "prometheus": ("prometheus_client",),
     "build": (),
+    "progress": ("rich",),
+    "requests": (),
     "llm": (),
+    "async_llm": (),
     "cli": ("rich",),
     "__init__": (),
 }

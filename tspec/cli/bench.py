@@ -15,6 +15,7 @@ from rich.table import Table
 from tspec.cli import options
 from tspec.core.errors import ConfigError
 from tspec.core.sampling_params import SamplingParams
+from tspec.progress import progress_bar
 
 if TYPE_CHECKING:
     from tspec.llm import LLM, Result
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     from tspec.llm import LLM  # slow to import, and wrong usage should not wait for it
 
     console = Console(stderr=True)
-    with options.progress_bar() as on_progress:
+    with progress_bar() as on_progress:
         llm = LLM(
             args.checkpoint, speculative_config=config, on_progress=on_progress, **options.model_options(args)
         )

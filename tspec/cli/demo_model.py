@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from tspec.cli import options
+from tspec.progress import progress_bar
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -17,7 +17,7 @@ def run(args: argparse.Namespace) -> int:
     """Convert the model unless it is there."""
     from tspec.checkpoint.demo_model import ensure_demo_model
 
-    with options.progress_bar() as on_progress:
+    with progress_bar() as on_progress:
         folder = ensure_demo_model(args.cache_dir, on_progress)
     print(folder)
     return 0

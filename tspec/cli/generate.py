@@ -15,6 +15,7 @@ from tspec.cli import options
 from tspec.core.constraint import LogitsConstraint
 from tspec.core.errors import ConfigError
 from tspec.core.sampling_params import SamplingParams
+from tspec.progress import progress_bar
 
 if TYPE_CHECKING:
     from tspec.llm import LLM, Result
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     text = _read_prompt(args)
     from tspec.llm import LLM  # slow to import, and wrong usage should not wait for it
 
-    with options.progress_bar() as on_progress:
+    with progress_bar() as on_progress:
         llm = LLM(
             args.checkpoint,
             speculative_config=speculative,
@@ -173,8 +174,7 @@ def stats_table(result: "Result", metrics: "EngineMetrics") -> Table:
         )
         or "-",
         "preemptions": stats.num_preemptions,
-        "passes": ", ".join(f"{count} {key.kind} {key.bucket}" for key, count in metrics.passes.items())
-        or "-",
+        "passes": ", ".join(f"{key}: {count}" for key, count in metrics.passes.items()) or "-",
     }
     for name, value in rows.items():
         table.add_row(name, str(value))

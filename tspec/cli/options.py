@@ -1,19 +1,12 @@
 """Options that several subcommands share, and what is made of them."""
 
 import argparse
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typing import Any
 
 from tspec.core.errors import ConfigError
 from tspec.core.speculative_config import METHODS, OCCURRENCES, SpeculativeConfig
-
-if TYPE_CHECKING:
-    from tspec.build import Progress as OnProgress
 
 _DEFAULTS = SpeculativeConfig()
 
@@ -87,22 +80,6 @@ def speculative_config(args: argparse.Namespace, method: str) -> SpeculativeConf
 def model_options(args: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of `LLM`."""
     return {"dtype": args.dtype, "max_model_len": args.max_model_len, "num_threads": args.num_threads}
-
-
-@contextmanager
-def progress_bar() -> "Iterator[OnProgress]":
-    """Give a progress callback that draws on standard error while it is a terminal, and is gone when done."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        tasks: dict[str, Any] = {}
-
-        def on_progress(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield on_progress
 
 
 def decode_utf8(data: bytes, source: str) -> str:
