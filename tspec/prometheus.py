@@ -81,7 +81,7 @@ LABELED: Mapping[str, tuple[str, tuple[str, ...], Callable[[EngineMetrics], Samp
     "passes": (
         "Passes that ran.",
         ("kind", "bucket"),
-        lambda metrics: {(key.kind, key.bucket): count for key, count in metrics.passes.items()},
+        lambda metrics: {tuple(key.split()): count for key, count in metrics.passes.items()},
     ),
 }
 

@@ -68,14 +68,6 @@ class Durations:
 
 
 @dataclass(frozen=True, slots=True)
-class PassKey:
-    """A kind of pass and the bucket that it ran in, which is written `4x16`."""
-
-    kind: str
-    bucket: str
-
-
-@dataclass(frozen=True, slots=True)
 class EngineMetrics:
     """The counters of an engine at one moment, from its start on; those of GAUGES are of the moment itself.
 
@@ -92,7 +84,7 @@ class EngineMetrics:
     num_candidates          candidates in them that were really there, whatever the limit was
     candidates_by_position  trees with a candidate at depth 1, 2, …
     accepted_by_position    trees of which a candidate at depth 1, 2, … was accepted, be it behind a stop
-    passes                  passes that ran
+    passes                  passes that ran, by kind and bucket: `all 4x16`
     queue_s                 from a request to its first KV blocks
     time_to_first_token_s   from a request to its first token
     inter_token_s           from tokens of a request to its next; those that came together count once
@@ -116,7 +108,7 @@ class EngineMetrics:
     num_candidates: int = 0
     candidates_by_position: tuple[int, ...] = ()
     accepted_by_position: tuple[int, ...] = ()
-    passes: Mapping[PassKey, int] = field(default_factory=dict)
+    passes: Mapping[str, int] = field(default_factory=dict)
     queue_s: Durations = Durations()
     time_to_first_token_s: Durations = Durations()
     inter_token_s: Durations = Durations()
@@ -275,9 +267,7 @@ class Counters:
             num_candidates=self._num_candidates,
             candidates_by_position=tuple(candidates),
             accepted_by_position=tuple(accepted + [0] * (len(candidates) - len(accepted))),
-            passes={
-                PassKey(kind, str(bucket)): count for (kind, bucket), count in self._passes.copy().items()
-            },
+            passes={f"{kind} {bucket}": count for (kind, bucket), count in self._passes.copy().items()},
             queue_s=self._queue.read(),
             time_to_first_token_s=self._first.read(),
             inter_token_s=self._between.read(),
