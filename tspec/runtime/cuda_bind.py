@@ -14,7 +14,18 @@ from tspec.core.dtypes import DType
 from tspec.core.errors import ContractError
 from tspec.graph.plan import Launch, Plan
 from tspec.graph.signature import SIGNATURES
-from tspec.kernels.cuda import accept, attention, head, kv_commit, linear, rows
+from tspec.kernels.cuda import (
+    accept,
+    attention,
+    edit_logits,
+    head,
+    kept,
+    kv_commit,
+    linear,
+    logprobs,
+    rows,
+    sample,
+)
 from tspec.kernels.cuda.attention_launch import AttentionShape
 from tspec.kernels.cuda.launch import Scratch, ScratchBytes, scratch_bytes
 from tspec.kernels.cuda.tuned import AttentionTuned, Tuned, TunedTable
@@ -34,9 +45,17 @@ PRODUCTS: Mapping[str, Callable[..., None]] = {
 PLAIN: Mapping[str, Callable[..., None]] = {
     "embed": rows.embed,
     "last_row": rows.last_row,
+    "edit_logits": edit_logits.edit_logits,
+    "token_logprobs": logprobs.token_logprobs,
     "accept_match": accept.accept_match,
 }
-"""Kernels that take their operands and nothing else."""
+"""Kernels that take their operands and attributes and nothing else."""
+
+SCRATCHED: Mapping[str, tuple[Callable[..., None], Callable[[int, int], ScratchBytes]]] = {
+    "find_kept": (kept.find_kept, kept.scratch_bytes),
+    "sample": (sample.sample, sample.scratch_bytes),
+}
+"""Kernels over rows of logits that take scratch, with what they need of it for a number of rows and a vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +154,9 @@ class _Binder:
         if launch.kind in PLAIN:
             if launch.kind == "embed":
                 operands.append(self.tensors["num_nodes"])  # padding gets zeros
-            return partial(PLAIN[launch.kind], *operands)
+            return partial(PLAIN[launch.kind], *operands, **launch.attrs)
+        if launch.kind in SCRATCHED:
+            return partial(SCRATCHED[launch.kind][0], *operands, scratch=self.scratch)
         if launch.kind == "rope_attention":
             return self._rope_attention(launch)
         if launch.kind == "kv_commit":
@@ -143,7 +164,7 @@ class _Binder:
         raise ContractError(
             f"launch {launch.number}",
             got=launch.kind,
-            need=f"one of {', '.join((*PRODUCTS, *PLAIN, 'rope_attention', 'kv_commit'))}",
+            need=f"one of {', '.join((*PRODUCTS, *PLAIN, *SCRATCHED, 'rope_attention', 'kv_commit'))}",
             fix="Fuse the graph before lowering it: this op has no cuda kernel of its own.",
         )
 
@@ -176,9 +197,7 @@ class _Binder:
     def _tuned(self, launch: Launch) -> Tuned:
         spec = next(self.plan.weights[str(name)] for name in launch.inputs if self._is_matrix(name))
         outputs = spec.shape[0] // (2 if spec.use == "gate_up" else 1)
-        return self.model.tuned.for_product(
-            launch.kind, outputs, spec.shape[1], spec.dtype, self.model.arch
-        )
+        return self.model.tuned.for_product(launch.kind, outputs, spec.shape[1], spec.dtype, self.model.arch)
 
     def _is_matrix(self, name: str | None) -> bool:
         return name in self.plan.weights and self.plan.weights[str(name)].use in ("matrix", "gate_up")
@@ -199,6 +218,9 @@ class _Binder:
     def _scratch_bytes(self, launch: Launch) -> ScratchBytes:
         if launch.kind == "rope_attention":
             return self._attention_shape(launch).scratch_bytes(self._attention_tuned(launch))
+        if launch.kind in SCRATCHED:
+            batch, rows_each, vocab = self.plan.buffers[str(launch.inputs[0])].shape
+            return SCRATCHED[launch.kind][1](batch * rows_each, vocab)
         if launch.kind not in PRODUCTS:
             return ScratchBytes(0, 0)
         out = self.plan.buffers[launch.outputs[0]]
