@@ -10,6 +10,7 @@ import re
 from itertools import product
 
 import pytest
+from support.early_launch import hold_early_launch
 from support.kernel_budgets import TENSOR_CORE, max_registers
 
 from tspec.core.dtypes import DType
@@ -30,6 +31,7 @@ def test_a_kernel_compiles_and_fits(case):
     assert reading.spilled_bytes == 0, reading.describe()
     assert reading.shared_bytes <= shared_limit(case.arch), reading.describe()
     assert reading.registers <= max_registers(case), reading.describe()
+    hold_early_launch(case, reading.assembly)
     if case.has_dot:
         assert reading.tensor_core.startswith(TENSOR_CORE[case.arch]), reading.describe()
 
