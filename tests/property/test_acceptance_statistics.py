@@ -1,4 +1,4 @@
-"""The real kernels draw from the target's law: edits, filters, samples and acceptance on the CPU, whole texts at a time.
+"""The real kernels draw from the target's law: edits, filters, samples and acceptance on the CPU, in whole texts.
 
 Each case draws 210,000 tokens: 70,000 texts of three, whose joint law is known. A text's frequency is held against its
 probability by Chernoff's bound, P(n * KL(found, p) >= x) <= 2 * exp(-x), which is exact, over all texts of all cases:
