@@ -12,6 +12,7 @@ from itertools import product
 import pytest
 from support.early_launch import hold_early_launch
 from support.kernel_budgets import TENSOR_CORE, max_registers
+from support.layouts import layouts_of_squares
 
 from tspec.core.dtypes import DType
 from tspec.kernels.cuda.cases import aot_cases
@@ -40,13 +41,6 @@ def test_the_cases_cover_every_part_and_have_names_of_their_own():
     names = [str(case) for case in aot_cases()]
     assert len(set(names)) == len(names)
     assert {case.arch for case in aot_cases()} == TARGETS.keys()
-
-
-def layouts_of_squares(ttgir: str) -> set[str]:
-    """How the squares [M_TILE, runs, 8] of 16-bit rows lie in threads, the axis of rows left out."""
-    layouts = dict(re.findall(r"^(#\w+) = #ttg\.blocked<\{(.*)\}>", ttgir, re.MULTILINE))
-    used = set(re.findall(r"tensor<\d+x\d+x8xf32, (#\w+)>", ttgir))
-    return {re.sub(r"\[\d+, (\d+, \d+)\]", r"[\1]", layouts[name].split(", order")[0]) for name in used}
 
 
 @pytest.mark.parametrize(
