@@ -11,7 +11,9 @@ import pytest
 import torch
 from support.cpu_pass import Case, run_on_cpu
 from support.kernel_case import DTYPES, Maker, chains
+from support.narrow_host import IS_X86, output_on_avx2
 from support.sampling_cases import edit_logits, filters, find_kept, finish, sample, token_logprobs
+from support.sampling_hash import hash_of_sampling
 
 from tspec.core.dtypes import DType
 from tspec.core.sampling import NO_TOKEN
@@ -145,6 +147,11 @@ def test_a_token_is_drawn_by_its_position_not_by_its_place():
         }
         assert int(run_on_cpu(replace(case, inputs=plain))["token"]) == int(found[node]), node
     assert NO_TOKEN in found
+
+
+@pytest.mark.skipif(not IS_X86, reason="the narrow registers of another architecture")
+def test_narrow_registers_give_the_bits_of_wide_ones():
+    assert output_on_avx2("support.sampling_hash") == ["avx2", "8", hash_of_sampling()]
 
 
 def test_samples_have_their_probabilities():

@@ -33,7 +33,7 @@ def hold_against_reference(case: Case, kind: str, dtype: DType) -> None:
     assert found.keys() >= expected.keys()
     for name, reference in expected.items():
         result, reference = (
-            _live(name, tensor, case.inputs["num_nodes"]) for tensor in (found[name], reference)
+            live_part(name, tensor, case.inputs["num_nodes"]) for tensor in (found[name], reference)
         )
         torch.testing.assert_close(
             result.double(),
@@ -44,12 +44,12 @@ def hold_against_reference(case: Case, kind: str, dtype: DType) -> None:
             msg=lambda text, name=name: f"{name}: {text}",
         )
         for other in others:
-            assert np.array_equal(_bits(result), _bits(_live(name, other[name], case.inputs["num_nodes"]))), (
-                name
-            )
+            assert np.array_equal(
+                _bits(result), _bits(live_part(name, other[name], case.inputs["num_nodes"]))
+            ), name
 
 
-def _live(name: str, tensor: torch.Tensor, num_nodes: np.ndarray) -> torch.Tensor:
+def live_part(name: str, tensor: torch.Tensor, num_nodes: np.ndarray) -> torch.Tensor:
     """Leave out what belongs to no sequence or node: kernels write nothing there."""
     if name == "kept" or (tensor.is_floating_point() and name not in PADDED):
         return tensor
