@@ -189,7 +189,7 @@ def _describe(
         least = tl.minimum(least, tl.where(kept, scores, float("inf")))
     threshold = tl.min(least, axis=0)
     first_tie = tl.where(key_of(threshold) == cut, first_tie, 0)
-    return threshold, first_tie, log_weight(tl.sum(weight, axis=0), top)
+    return threshold, first_tie, top + log_weight(tl.sum(weight, axis=0))
 
 
 @triton.jit

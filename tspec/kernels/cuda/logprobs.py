@@ -65,12 +65,13 @@ def _sweep(row_ptr, vocab, GROUPS: tl.constexpr):
 
 @triton.jit
 def _log_sum(row_ptr, vocab, top, GROUPS: tl.constexpr):
+    """The log of the sum of exp(logit - top) over a row."""
     weight = tl.zeros((GROUPS,), tl.int64)
     for start in range(0, vocab, GROUPS):
         token = start + tl.arange(0, GROUPS)
         logits = clean(tl.load(row_ptr + token, mask=token < vocab, other=float("-inf")))
         weight += weigh(logits, top)
-    return log_weight(tl.sum(weight, axis=0), top)
+    return log_weight(tl.sum(weight, axis=0))
 
 
 @triton.jit
@@ -103,13 +104,14 @@ def _token_logprobs(
     if live & (chosen >= 0) & (wanted >= 0):
         row_ptr = logits_ptr + row * vocab
         best, tokens = _sweep(row_ptr, vocab, GROUPS)
-        log_sum = _log_sum(row_ptr, vocab, tl.max(best, axis=0), GROUPS)
-        logprob = clean(tl.load(row_ptr + chosen)) - log_sum
+        top = tl.max(best, axis=0)
+        log_sum = _log_sum(row_ptr, vocab, top, GROUPS)
+        logprob = (clean(tl.load(row_ptr + chosen)) - top) - log_sum
         for rank in range(tl.minimum(tl.minimum(wanted, MOST), vocab)):
             value = tl.max(best, axis=0)
             token = tl.min(tl.where(best == value, tokens, AFTER_ALL), axis=0)
             top_tokens = tl.where(place == rank, token, top_tokens)
-            top_logprobs = tl.where(place == rank, value - log_sum, top_logprobs)
+            top_logprobs = tl.where(place == rank, (value - top) - log_sum, top_logprobs)
             next_value, next_token = _next_of_group(row_ptr, vocab, value, token, GROUPS, MEMBERS)
             best = tl.where(tokens == token, next_value, best)
             tokens = tl.where(tokens == token, next_token, tokens)

@@ -90,6 +90,6 @@ def weigh(scores, top):
 
 
 @triton.jit
-def log_weight(weight, top):
-    """The log of a sum of exp(scores), from the sum of their weights."""
-    return top + tl.log(weight.to(tl.float32) * (1 / 1099511627776))
+def log_weight(weight):
+    """The log of a weight: of a sum of exp(scores - top)."""
+    return tl.log(weight.to(tl.float32) * (1 / 1099511627776))
