@@ -29,6 +29,7 @@ from tspec.kernels.cuda import (
 from tspec.kernels.cuda.attention_launch import AttentionShape
 from tspec.kernels.cuda.launch import Scratch, ScratchBytes, scratch_bytes
 from tspec.kernels.cuda.tuned import AttentionTuned, Tuned, TunedTable
+from tspec.runtime.device_memory import SharedMemory
 from tspec.runtime.staging import Staging, make_staging
 from tspec.runtime.torch_dtypes import TORCH_DTYPES
 
@@ -91,7 +92,7 @@ class DevicePlan:
 
     @property
     def size_bytes(self) -> int:
-        """Device memory of this bucket alone."""
+        """Device memory that a pass of this bucket uses, what it shares with others included."""
         pieces = (
             self.arena,
             self.inputs.device,
@@ -107,15 +108,19 @@ class DevicePlan:
             each()
 
 
-def bind_device_plan(plan: Plan, model: DeviceModel) -> DevicePlan:
-    """Give `plan` its memory on the device. Errors: ContractError for an op that has no cuda kernel."""
+def bind_device_plan(plan: Plan, model: DeviceModel, memory: SharedMemory | None = None) -> DevicePlan:
+    """Give `plan` its memory on the device: what `memory` shares with other plans, None for its own.
+
+    Errors   ContractError for an op that has no cuda kernel
+    """
+    memory = SharedMemory(model.device) if memory is None else memory
     inputs = make_staging(plan.inputs, model.device)
     outputs = make_staging(
         {name: (plan.buffers[name].shape, plan.buffers[name].dtype) for name in plan.outputs}, model.device
     )
-    arena = torch.zeros(plan.arena_bytes, dtype=torch.uint8, device=model.device)
+    arena = memory.arena(plan.arena_bytes)
     buffers = {name: _buffer(arena, plan, name) for name in plan.buffers if name not in plan.outputs}
-    binder = _Binder(plan, model, {**buffers, **outputs.tensors, **inputs.tensors, **model.weights})
+    binder = _Binder(plan, model, memory, {**buffers, **outputs.tensors, **inputs.tensors, **model.weights})
     launches = tuple(binder.bind(launch) for launch in plan.launches)
     return DevicePlan(plan, launches, inputs, outputs, arena, binder.scratch)
 
@@ -129,16 +134,15 @@ def _buffer(arena: torch.Tensor, plan: Plan, name: str) -> torch.Tensor:
 class _Binder:
     """Knows every tensor of one plan. All launches share one scratch: they follow one another."""
 
-    def __init__(self, plan: Plan, model: DeviceModel, tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self, plan: Plan, model: DeviceModel, memory: SharedMemory, tensors: Mapping[str, torch.Tensor]
+    ) -> None:
         self.plan = plan
         self.model = model
         self.tensors = tensors
         needs = [self._scratch_bytes(launch) for launch in plan.launches]
         partials, counters = (max(sizes, default=0) // 4 for sizes in zip(*needs, strict=True))
-        self.scratch = Scratch(
-            torch.zeros(max(partials, 1), dtype=torch.float32, device=model.device),
-            torch.zeros(max(counters, 1), dtype=torch.int32, device=model.device),
-        )
+        self.scratch = memory.scratch(partials, counters)
 
     def bind(self, launch: Launch) -> Callable[[], None]:
         """One launch as a call without arguments."""
