@@ -11,6 +11,7 @@ from support.tiny_models import tiny_checkpoint
 
 from tspec.core.tree import CandidateTrees
 from tspec.graph.plan import Bucket
+from tspec.models import PASS_KINDS
 from tspec.runtime.inputs import PassInputs
 
 ALL_BITS = 0xFF
@@ -37,7 +38,7 @@ def inputs() -> PassInputs:
     return PassInputs(trees, np.array([5, 70], np.int32), np.array([[0, 1], [2, 3]], np.int32))
 
 
-@pytest.mark.parametrize("kind", ["all", "last", "none"])
+@pytest.mark.parametrize("kind", PASS_KINDS)
 def test_a_pass_reads_nothing_that_another_left_in_shared_memory(executor, kind):
     bucket = Bucket(4, 4)
     bound = executor.bind(kind, bucket)
