@@ -123,7 +123,8 @@ def _rows(model: str, dtype: DType) -> tuple[int, ...]:
 
 
 def _is_representative(name: str) -> bool:
-    return name in ("norm_linear_silu_mul-bf16-64x14336x4096", "linear_add-bf16-1x4096x4096")
+    sizes = ("norm_linear_silu_mul-bf16-64x14336x4096", "linear_add-bf16-1x4096x4096")
+    return name in (*sizes, "norm_head_sample-bf16-64x128256x4096")
 
 
 def _variant(case: AotCase) -> str:
