@@ -9,11 +9,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.acceptance_cases import Draft, Operands, as_tensors, reference_verdict, run_kernel, tree_of
-from support.cpu_pass import static_inputs
+from support.acceptance_edges import (
+    EDGE_NODE,
+    FORMS,
+    HIGHEST_SEED,
+    LOWEST_SEED,
+    NEVER,
+    ONLY_0,
+    ONLY_1,
+    two_candidates,
+)
 
 from tspec.core.noise import ACCEPT, random_bits, uniform
-from tspec.core.sampling import DRAWN, DRAWN_CHAIN, NO_TOKEN
-from tspec.core.tree import CandidateTrees
+from tspec.core.sampling import NO_TOKEN
 from tspec.kernels.reference.accept_ratio import NoiseChooser, decide
 
 THREADS = (1, 3)
@@ -58,36 +66,6 @@ def test_a_random_tree_is_judged_as_the_reference_judges_it(draft):
 @given(draft=drafts(is_block=True))
 def test_a_chain_is_judged_as_a_block_as_the_reference_judges_it(draft):
     assert_like_reference(draft.operands())
-
-
-LOWEST_SEED, HIGHEST_SEED, EDGE_NODE = 2225566365, 1098414703, 2
-"""Seeds whose accept test of node 2 behind an empty prefix takes the smallest number there is, 2**-32, and 1."""
-
-NEVER = -np.inf
-ONLY_0, ONLY_1 = [0.0, NEVER, NEVER, NEVER], [NEVER, 0.0, NEVER, NEVER]
-FORMS = {"siblings": [-1, 0, 0], "chain": [-1, 0, 1], "block": [-1, 0, 1]}
-
-
-def two_candidates(form: str, logits, draft, seeds: list[int]) -> Operands:
-    """Candidates 0 and 1 in each row; logits and draft [3, V]: of the target, and log of q, after each node."""
-    parents = np.array([FORMS[form]] * len(seeds), np.int32)
-    tokens = np.tile(np.array([3, 0, 1], np.int32), (len(seeds), 1))
-    trees = CandidateTrees(tokens, parents, np.full(len(seeds), 3, np.int32))
-    flags = {"siblings": (DRAWN, 0, 0), "chain": (DRAWN, DRAWN, 0), "block": (DRAWN_CHAIN, DRAWN_CHAIN, 0)}
-    target = torch.from_numpy(np.tile(np.array(logits, np.float32), (len(seeds), 1, 1)))
-    return {
-        **static_inputs(trees, [0] * len(seeds)),
-        "logits": target.numpy(),
-        "temperature": np.ones(len(seeds), np.float32),
-        "threshold": np.full(tokens.shape, NEVER, np.float32),
-        "first_tie": np.zeros(tokens.shape, np.int32),
-        "log_sum": target.double().logsumexp(-1).float().numpy(),
-        "seed": np.array(seeds),
-        "node_tokens": np.full(tokens.shape, 2, np.int32),
-        "is_sampled": np.tile(np.array(flags[form], np.int32), (len(seeds), 1)),
-        "draft_logprobs": np.tile(np.array(draft, np.float32), (len(seeds), 1, 1)),
-        "draft_index": None,
-    }
 
 
 def test_the_edge_seeds_take_the_smallest_and_the_largest_number():

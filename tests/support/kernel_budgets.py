@@ -20,6 +20,7 @@ MAX_REGISTERS = {
     "find_kept": 128,  # as many as a thread of 16 warps can have
     "token_logprobs": 80,
     "accept_match": 64,
+    "accept_ratio": 144,
     "rope_attention": 512,  # gfx942 has as many a thread with two waves a SIMD; elsewhere spills are the limit
     "kv_commit": 208,
     "embed": 48,

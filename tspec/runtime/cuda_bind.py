@@ -16,6 +16,7 @@ from tspec.graph.plan import Launch, Plan
 from tspec.graph.signature import SIGNATURES
 from tspec.kernels.cuda import (
     accept,
+    accept_ratio,
     attention,
     edit_logits,
     head,
@@ -49,6 +50,7 @@ PLAIN: Mapping[str, Callable[..., None]] = {
     "edit_logits": edit_logits.edit_logits,
     "token_logprobs": logprobs.token_logprobs,
     "accept_match": accept.accept_match,
+    "accept_ratio": accept_ratio.accept_ratio,
 }
 """Kernels that take their operands and attributes and nothing else."""
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tspec.core.sampling_params import MAX_LOGPROBS
-from tspec.kernels.cuda import edit_logits, kept, logprobs, sample
+from tspec.core.tree import MAX_NODES
+from tspec.kernels.cuda import accept_ratio, edit_logits, kept, logprobs, sample
 from tspec.kernels.cuda.linear_cases import PDL_ARCHITECTURES, REQUEST, SHAPES
 from tspec.kernels.cuda.resources import TARGETS, AotCase
 
@@ -23,11 +24,22 @@ FIND_KEPT = """
 TOKEN_LOGPROBS = """
     logprobs_ptr:*fp32 top_tokens_ptr:*i32 top_logprobs_ptr:*fp32 logits_ptr:*fp32 chosen_ptr:*i32
     num_logprobs_ptr:*i32 num_nodes_ptr:*i32 num_out_ptr:*i32 path_ptr:*i32 rows_each:i32 vocab"""
+ACCEPT_RATIO = """
+    out_tokens_ptr:*i32 num_out_ptr:*i32 path_ptr:*i32 node_tokens_ptr:*i32 tokens_ptr:*i32 ancestors_ptr:*i64
+    depth_ptr:*i32 num_nodes_ptr:*i32 prefix_len_ptr:*i32 logits_ptr:*fp32 temperature_ptr:*fp32 seed_ptr:*i64
+    threshold_ptr:*fp32 first_tie_ptr:*i32 log_sum_ptr:*fp32 is_sampled_ptr:*i32 draft_ptr:*fp32
+    draft_index_ptr:*i32 vocab draft_vocab"""
+
+DRAFT_VOCABULARY = 32000
+"""Of drafts that know fewer tokens than the target."""
 
 REPRESENTATIVE = {
-    "sm_90": ("sample-kept-128256", "edit_logits-128256", "find_kept-128256", "token_logprobs-path-128256"),
-    "gfx942": ("sample-kept-128256",),
-}
+    "sm_90": (
+        "sample-kept-128256", "edit_logits-128256", "find_kept-128256", "token_logprobs-path-128256",
+        "accept_ratio-8-128256",
+    ),
+    "gfx942": ("sample-kept-128256", "accept_ratio-8-128256"),
+}  # fmt: skip
 """By part, what is compiled by default."""
 
 
@@ -42,6 +54,7 @@ def cases() -> Iterator[AotCase]:
             yield _case(arch, f"edit_logits-{vocab}", edit_logits, "_edit_logits", words, sizes)
             sizes = kept.constexprs(launch_pdl)
             yield _case(arch, f"find_kept-{vocab}", kept, "_find_kept", _arguments(FIND_KEPT, vocab), sizes)
+            yield from _ratio_cases(arch, vocab, launch_pdl)
         for vocab in sorted({size["vocab"] for size in SHAPES.values()}):
             yield from _logprobs_cases(arch, vocab, launch_pdl)
 
@@ -53,6 +66,15 @@ def _sample_cases(arch: str, vocab: int, launch_pdl: bool) -> Iterator[AotCase]:
         kept_set = {"threshold_ptr": "*fp32", "first_tie_ptr": "*i32"} if has_kept else {}
         arguments = {**bests, "threshold_ptr": None, "first_tie_ptr": None, **kept_set, "vocab": vocab}
         yield _case(arch, f"{name}-{vocab}", sample, "_sample", arguments, sizes)
+
+
+def _ratio_cases(arch: str, vocab: int, launch_pdl: bool) -> Iterator[AotCase]:
+    """A small tree over the target's own tokens, the largest tree over fewer."""
+    same = _arguments(ACCEPT_RATIO, vocab) | {"draft_index_ptr": None}
+    fewer = _arguments(ACCEPT_RATIO, vocab) | {"draft_vocab": DRAFT_VOCABULARY}
+    for nodes, arguments in ((8, same), (MAX_NODES, fewer)):
+        sizes = accept_ratio.constexprs(nodes, launch_pdl)
+        yield _case(arch, f"accept_ratio-{nodes}-{vocab}", accept_ratio, "_accept_ratio", arguments, sizes)
 
 
 def _logprobs_cases(arch: str, vocab: int, launch_pdl: bool) -> Iterator[AotCase]:
