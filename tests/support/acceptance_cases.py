@@ -60,7 +60,7 @@ class Draft:
         rows, width = trees.tokens.shape
         temperature = np.resize(np.array(self.temperatures, np.float32), rows)
         logits = (2 * generator.normal(size=(rows, width, self.vocab))).astype(np.float32)
-        index, known = self._draft_tokens(generator)
+        index, known = self._known_tokens(generator)
         scores = logits[:, :, known] / np.maximum(temperature, 0.5)[:, None, None]
         draft = _log_softmax(scores + self.spread * generator.normal(size=scores.shape))
         tokens = known[_draws(generator, draft, trees)]
@@ -72,7 +72,7 @@ class Draft:
         found |= _filters(generator, found)
         return found | _clear_seeds(generator, found)
 
-    def _draft_tokens(self, generator: np.random.Generator) -> tuple[np.ndarray | None, np.ndarray]:
+    def _known_tokens(self, generator: np.random.Generator) -> tuple[np.ndarray | None, np.ndarray]:
         """(draft_index, the target's number of each token of the draft)"""
         if self.draft_vocab is None:
             return None, np.arange(self.vocab, dtype=np.int32)

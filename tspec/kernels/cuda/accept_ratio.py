@@ -271,6 +271,7 @@ def accept_ratio(
         "depth": depth,
     }
     per_node |= {"first_tie": first_tie, "is_sampled": is_sampled}
+    shapes: dict[str, tuple[torch.Tensor | None, tuple, torch.dtype]]
     shapes = {name: (tensor, tree, i32) for name, tensor in per_node.items()}
     rows = {"num_out": num_out, "num_nodes": num_nodes, "prefix_len": prefix_len}
     shapes |= {name: (tensor, row, i32) for name, tensor in rows.items()}
