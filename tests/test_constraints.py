@@ -12,11 +12,11 @@ import zlib
 import llguidance
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from support.merging_tokenizer import EOS, PATTERNS, SCHEMA, VOCAB, merging_tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from tspec.constraints import GrammarConstraint, grammar, json_schema, regex
+from tspec import LLM
+from tspec.constraints import grammar, json_schema, regex
 from tspec.core.errors import ConfigError
 from tspec.core.sampling_params import SamplingParams
 from tspec.core.shapes import mask_words
@@ -24,58 +24,17 @@ from tspec.core.tree import NO_PARENT
 from tspec.runtime.masks import TokenMasks
 from tspec.tokenizer import load_codec
 
-VOCAB = 450
-"""The tokenizer has fewer ids, as those of many checkpoints."""
-CORPUS = [
-    '{"name": "Ann", "age": 41, "tags": ["red", "green"], "is_new": false, "size": null}',
-    '{"name":"Bob","age":7,"tags":[],"is_new":true}, the end. 2026-10-17 12:30 grüße',
-    "abab abba aabb ab-ab abc bcd the quick brown fox, 100 200 1000 2000 12 34",
-]
-PATTERNS = [
-    r"(ab|ba){1,4}",
-    r"[a-z]{2,5}(-[0-9]{1,3})?",
-    r"(the|The) (end|fox)\.{0,3}",
-    r"[0-9]{4}-(0[1-9]|1[0-2])-[0-3][0-9]",
-    r"(ü|ß|é|日){1,3}",
-    r'"[^"\\]{0,6}"',
-]
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 5},
-        "age": {"type": "integer", "minimum": 0, "maximum": 120},
-        "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3},
-        "is_new": {"type": ["boolean", "null"]},
-    },
-    "required": ["name", "age", "tags", "is_new"],
-    "additionalProperties": False,
-}
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A byte-level BPE tokenizer with merges, so that tokens lie across the pieces of a grammar."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=["<eos>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(CORPUS, trainer)
     folder = tmp_path_factory.mktemp("merges")
-    tokenizer.save(str(folder / "tokenizer.json"))
+    merging_tokenizer(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def codec(folder):
     return load_codec(folder, VOCAB)
-
-
-EOS = 0
 
 
 def logits_after(seed, text):
@@ -99,7 +58,7 @@ def random_tree(random, future):
         edge = int(random.integers(0, len(edges) + 1)), int(random.integers(0, VOCAB))
         if future and random.random() < 0.6:
             edge = right, future.pop(0)
-            right = len(edges) + 1
+            right = edges.index(edge) + 1 if edge in edges else len(edges) + 1
         if edge not in edges:
             edges.append(edge)
     return edges
@@ -108,15 +67,15 @@ def random_tree(random, future):
 class Decoding:
     """One request on its way through rounds of random trees; `known` is what plain decoding said, if there was some."""
 
-    def __init__(self, constraint, seed, *, known=(), stops=(EOS,), **params):
-        self.masks = TokenMasks(SamplingParams(constraint=constraint, **params), stops, VOCAB)
-        self.seed, self.stops, self.known = seed, stops, list(known)
+    def __init__(self, constraint, seed, *, known=(), **params):
+        self.masks = TokenMasks(SamplingParams(constraint=constraint, **params), [EOS], VOCAB)
+        self.seed, self.known = seed, list(known)
         self.random = np.random.default_rng(seed)
         self.output, self.num_accepted = [], 0
 
     @property
     def is_done(self):
-        return len(self.output) >= 60 or bool(self.output and self.output[-1] in self.stops)
+        return len(self.output) >= 60 or bool(self.output and self.output[-1] == EOS)
 
     def round(self):
         """Verify a tree and commit the accepted path and the bonus token."""
@@ -127,7 +86,7 @@ class Decoding:
         rows = np.empty((len(nodes), mask_words(VOCAB)), dtype=np.int32)
         self.masks.fill(rows, text, len(self.output), nodes, parents, len(nodes))
         node, emitted = 0, []
-        while node is not None and not (emitted and emitted[-1] in self.stops):
+        while node is not None and not (emitted and emitted[-1] == EOS):
             emitted.append(choose(rows[node], self.seed, [*text, *emitted]))
             edge = (node, emitted[-1])
             node = edges.index(edge) + 1 if edge in edges else None
@@ -216,120 +175,24 @@ def test_requests_that_share_a_constraint_do_not_disturb_each_other(codec):
     assert [each.output[:60] for each in together] == alone
 
 
-def allowed_by(state):
-    row = np.empty(mask_words(VOCAB), dtype=np.int32)
-    state.fill_mask(row)
-    return np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
-
-
-def test_stop_tokens_come_where_the_text_is_complete_and_nowhere_else(codec):
-    a, b, dot = (codec.encode(char)[0] for char in "ab.")
-    state = regex(r"a\.b*", codec).start(VOCAB, {EOS, dot, b})
-    assert allowed_by(state) == [a]
-    assert not state.advance(EOS)
-    assert state.advance(a)
-    assert (
-        allowed_by(state) == []
-    )  # its only way on is the dot, which would end the text before it is complete
-    assert not state.advance(dot)
-    state = regex(r"a\.?", codec).start(VOCAB, {EOS, dot})
-    assert state.advance(a)
-    assert allowed_by(state) == sorted([EOS, dot])
-
-
-@pytest.mark.parametrize("pattern", ["ab", "abb*"])
-def test_after_its_end_a_text_has_only_stop_tokens(codec, pattern):
-    """Such as where a request ignores them; whether the pattern could go on or not."""
-    state = regex(pattern, codec).start(VOCAB, [EOS, 449])
-    a, b = (codec.encode(char)[0] for char in "ab")
-    assert state.advance(a) and state.advance(b)
-    before = allowed_by(state)
-    assert {EOS, 449} <= {*before}
-    assert state.advance(EOS)
-    assert allowed_by(state) == [EOS, 449]
-    assert state.advance(449) and not state.advance(b)
-    state.take_back(2)
-    assert allowed_by(state) == before
-    state.take_back(1)
-    assert state.advance(b)
-    assert allowed_by(state) == before
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.sampled_from([*PATTERNS, None]), st.data())
-def test_a_state_that_went_back_is_one_that_never_went_on(codec, pattern, data):
-    constraint = regex(pattern, codec) if pattern else json_schema(SCHEMA, codec)
-    state, text = constraint.start(VOCAB, {EOS}), []
-    for _ in range(data.draw(st.integers(1, 25))):
-        count = data.draw(st.integers(0, len(text))) if data.draw(st.booleans()) else 0
-        state.take_back(count)
-        text = text[: len(text) - count]
-        allowed = allowed_by(state)
-        fresh = constraint.start(VOCAB, {EOS})
-        assert all(fresh.advance(token) for token in text)
-        assert allowed == allowed_by(fresh)
-        token = data.draw(st.one_of(st.sampled_from(allowed), st.integers(0, VOCAB - 1)))
-        assert state.advance(token) == (token in allowed)
-        text += [token] * (token in allowed)
-
-
-def limited(codec, compiled, **limits):
-    """A constraint whose parser gives up early, as that of a larger grammar would."""
-    return GrammarConstraint("grammar", compiled, codec, llguidance.LLParserLimits(**limits))
-
-
-def test_a_parser_that_fails_on_one_text_fails_on_no_other(codec):
-    """Parsers share what they learn, and their failures; a state shares none, and outlives the candidate."""
-    compiled = llguidance.LLMatcher.grammar_from_regex("a*~[^d]{3,9}e")
-    constraint = limited(codec, compiled, step_lexer_fuel=10)
-    a, tilde = (codec.encode(char)[0] for char in "a~")
-    state, other, late = (constraint.start(VOCAB, {EOS}) for _ in range(3))
-    start = allowed_by(late)
-    assert state.advance(a) and other.advance(a)
-    allowed = allowed_by(state)
-    assert state.advance(a) and state.advance(tilde)
-    for _ in range(2):
-        with pytest.raises(
-            ConfigError, match=r"grammar: got lexer error: too many .*, need one that llguidance"
-        ):
-            allowed_by(state)
-    assert other.advance(a)
-    assert allowed_by(other) == allowed
-    assert allowed_by(late) == allowed_by(constraint.start(VOCAB, {EOS})) == start
-    state.take_back(2)
-    assert allowed_by(state) == allowed
-    assert state.advance(a)
-
-
-def test_a_parser_that_fails_at_a_token_is_where_it_was(codec):
-    text = 'start: /a+/ x\nx: "[" x* "]" | "y"'
-    constraint = limited(codec, llguidance.LLMatcher.grammar_from_lark(text), max_items_in_row=3)
-    state = constraint.start(VOCAB, {EOS})
-    a, bracket = (codec.encode(char)[0] for char in "a[")
-    assert state.advance(a) and state.advance(a)
-    allowed = allowed_by(state)
-    assert bracket in allowed
-    for _ in range(2):
-        with pytest.raises(ConfigError, match=r"Current row has .* items"):
-            state.advance(bracket)
-        assert allowed_by(state) == allowed
-    state.take_back(1)
-    assert allowed_by(state) == allowed
-
-
-def test_a_parser_that_has_learnt_too_much_starts_anew(codec):
-    """As that of a constraint that served many requests: each text alone is small enough."""
-    patterns = [f"{letter}[0-9]{{0,6}}{letter.upper()}" for letter in "abcdefghij"]
-    compiled = llguidance.LLMatcher.grammar_from_regex("|".join(patterns))
-    constraint = limited(codec, compiled, max_lexer_states=50)
-    for pattern in patterns:
-        state = constraint.start(VOCAB, {EOS})
-        for char in f"{pattern[0]}123456{pattern[-1]}":
-            token = codec.encode(char)[0]
-            assert token in allowed_by(state)
-            assert state.advance(token)
-        assert allowed_by(state) == [EOS]
-    assert constraint.generation > 0
+@pytest.mark.parametrize("temperature", [0, 1.5])
+def test_a_model_says_what_its_constraint_allows_with_and_without_candidates(tiny_folder, temperature):
+    """The whole engine; and a request whose parameters leave no token ends alone."""
+    pattern, prompts = r"[a-z]{3}(-[0-9]{2,4}){1,2}(ab)+", ["abab-12-12ab", "x"]
+    texts = []
+    for speculative in (None, {"method": "ngram", "prompt_lookup_min": 1, "num_speculative_tokens": 5}):
+        with LLM(tiny_folder, speculative_config=speculative, num_threads=1, kv_cache_mib=64) as llm:
+            constraint = regex(pattern, llm.tokenizer)
+            asked = SamplingParams(temperature=temperature, seed=5, constraint=constraint, n=3, max_tokens=60)
+            results = llm.generate(prompts, asked)
+            texts.append([each.text for each in results])
+            ended = [each.text for each in results if each.finish_reason == "stop"]
+            assert ended and [text for text in ended if not re.fullmatch(pattern, text)] == []
+            stuck = SamplingParams(constraint=constraint, allowed_token_ids=[*b"abc"])
+            (result,) = llm.generate("x", stuck)
+            assert (len(result.text), result.finish_reason) == (3, "error")
+            assert "after 3 tokens allowed_token_ids and the constraint leave none" in result.error
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize(

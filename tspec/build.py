@@ -89,12 +89,15 @@ def build_engine(
     num_cheap_nodes = CUDA_CHEAP_NODES if is_cuda else read_host().cheap_rows
     proposer, max_candidates = make_proposer(speculative, num_cheap_nodes - 1)
     loading = _Loading(checkpoint, config, max_model_len, max_candidates, options, on_progress)
+    executor, max_num_seqs = (
+        _cuda_executor(loading) if is_cuda else (_cpu_executor(loading), options.max_num_seqs)
+    )
     return Engine(
         config,
-        _cuda_executor(loading) if is_cuda else _cpu_executor(loading),
+        executor,
         proposer,
         max_model_len=max_model_len,
-        max_num_seqs=options.max_num_seqs,
+        max_num_seqs=max_num_seqs,
         max_candidates=max_candidates,
         node_budget=MAX_NODES if is_cuda else num_cheap_nodes,
         acceptance=speculative.acceptance,
@@ -152,8 +155,11 @@ def _cpu_executor(loading: _Loading) -> CpuExecutor:
     return executor
 
 
-def _cuda_executor(loading: _Loading) -> "CudaExecutor":
-    """Put the weights on the device and capture every bucket. Imports Triton, which not every machine has."""
+def _cuda_executor(loading: _Loading) -> "tuple[CudaExecutor, int]":
+    """Put the weights on the device and capture every bucket; return also how many sequences a pass has room for.
+
+    Imports Triton, which not every machine has.
+    """
     from tspec.runtime.cuda_bind import kv_tensors, load_device_weights
     from tspec.runtime.cuda_executor import CudaExecutor, device_model, find_device
 
@@ -164,8 +170,9 @@ def _cuda_executor(loading: _Loading) -> "CudaExecutor":
     num_blocks = _num_blocks(plan, loading, free_bytes)
     model = device_model(device, arch, weights, *kv_tensors(plan, num_blocks, device))
     executor = CudaExecutor(make_plan, model)
-    executor.capture(loading.passes(loading.options.max_num_seqs))
-    return executor
+    max_rows = executor.capture(loading.passes(loading.options.max_num_seqs))
+    _log.info("Device memory by pass and bucket:\n%s", executor.report())
+    return executor, min(max_rows, loading.options.max_num_seqs)
 
 
 def load_config(folder: Path, dtype: str = "auto") -> ModelConfig:

@@ -20,6 +20,7 @@ from benchmarks.gpu import passes, rows, timing
 from benchmarks.gpu.models import MICRO, SHAPES, RandomModel
 from tspec.core.config import ModelConfig
 from tspec.graph.plan import Bucket
+from tspec.kernels.cuda.store import open_store
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "triton", "transformers", "numpy", "numba", "pytest")
@@ -63,6 +64,7 @@ def describe(setting: Setting) -> dict[str, object]:
             "name": properties.name,
             "memory_gib": properties.total_memory / (1 << 30),
             "multiprocessors": properties.multi_processor_count,
+            "tuned_entries": len(open_store(properties.name, setting.arch).entries),
         }
     versions = {"python": platform.python_version(), "cuda": torch.version.cuda}
     return {

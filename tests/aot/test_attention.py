@@ -6,9 +6,8 @@ Run: pytest tests/aot/test_attention.py
      pytest -m slow tests/aot/test_attention.py
 """
 
-import re
-
 import pytest
+from support.layouts import slots_in_threads
 
 from tspec.core.dtypes import DType
 from tspec.kernels.cuda.attention_cases import HEAD_DIMS, attention_case
@@ -22,34 +21,6 @@ FEW, MANY = 1, 64
 def compiled(arch: str, head_dim: int, rows: int):
     tuned = default_attention_tuned(head_dim, rows, DType.BFLOAT16, arch)
     return compile_case(attention_case(arch, "bf16", head_dim, 4, tuned, norms=True))
-
-
-def slots_in_threads(ttgir: str) -> set[tuple]:
-    """How the 64 slots of every score tile that is reduced lie in registers, lanes and warps; rows left out."""
-    layouts = dict(re.findall(r"^(#\w+) = #(?:ttg|ttng)\.(.*)$", ttgir, re.MULTILINE))
-    reduced = re.findall(r"\(tensor<64x\d+xf32, (#\w+)>\) -> tensor<\d+xf32, #ttg\.slice<\{dim = 0", ttgir)
-    assert len(reduced) >= 4, (
-        "the largest score and the sum of weights, in the loop over the prefix and over nodes"
-    )
-    return {slots(layouts[name]) for name in reduced}
-
-
-def slots(layout: str) -> tuple:
-    """The part of a layout that says where slots lie: what it says of the first axis."""
-    if layout.startswith("linear"):
-        bases = {
-            name: re.findall(r"\[(\d+), \d+\]", part)
-            for name, part in re.findall(r"(register|lane|warp) = \[((?:\[\d+, \d+\](?:, )?)*)\]", layout)
-        }
-        return (
-            "linear",
-            *(base for base in bases["register"] if base != "0"),
-            *bases["lane"],
-            *bases["warp"],
-        )
-    warps = re.search(r"warpsPerCTA = \[(\d+), (\d+)\]", layout).groups()
-    side = re.search(r"instrShape = \[(\d+)", layout).group(1)
-    return (layout.split("<")[0], re.search(r"version\w* = \d", layout).group(), warps[0], side)
 
 
 @pytest.mark.parametrize(

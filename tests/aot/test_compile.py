@@ -10,7 +10,9 @@ import re
 from itertools import product
 
 import pytest
+from support.early_launch import hold_early_launch
 from support.kernel_budgets import TENSOR_CORE, max_registers
+from support.layouts import layouts_of_squares
 
 from tspec.core.dtypes import DType
 from tspec.kernels.cuda.cases import aot_cases
@@ -30,6 +32,7 @@ def test_a_kernel_compiles_and_fits(case):
     assert reading.spilled_bytes == 0, reading.describe()
     assert reading.shared_bytes <= shared_limit(case.arch), reading.describe()
     assert reading.registers <= max_registers(case), reading.describe()
+    hold_early_launch(case, reading.assembly)
     if case.has_dot:
         assert reading.tensor_core.startswith(TENSOR_CORE[case.arch]), reading.describe()
 
@@ -38,13 +41,6 @@ def test_the_cases_cover_every_part_and_have_names_of_their_own():
     names = [str(case) for case in aot_cases()]
     assert len(set(names)) == len(names)
     assert {case.arch for case in aot_cases()} == TARGETS.keys()
-
-
-def layouts_of_squares(ttgir: str) -> set[str]:
-    """How the squares [M_TILE, runs, 8] of 16-bit rows lie in threads, the axis of rows left out."""
-    layouts = dict(re.findall(r"^(#\w+) = #ttg\.blocked<\{(.*)\}>", ttgir, re.MULTILINE))
-    used = set(re.findall(r"tensor<\d+x\d+x8xf32, (#\w+)>", ttgir))
-    return {re.sub(r"\[\d+, (\d+, \d+)\]", r"[\1]", layouts[name].split(", order")[0]) for name in used}
 
 
 @pytest.mark.parametrize(

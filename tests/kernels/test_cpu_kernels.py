@@ -15,9 +15,11 @@ from tspec.core.dtypes import DType
 from tspec.graph.passes import fuse
 from tspec.kernels.cpu.program import OPERANDS
 from tspec.kernels.reference import REFERENCES
-from tspec.models import LAYERS, build_graph
+from tspec.models import LAYERS, PASS_KINDS, build_graph
 
-KERNELS = OPERANDS.keys() - {"index_rows"}
+ELSEWHERE = {"index_rows", "accept_ratio"}
+"""What numbers the rows is part of every case; acceptance by ratio has test_accept_ratio.py."""
+KERNELS = OPERANDS.keys() - ELSEWHERE
 STORING = {"embed", "rope_attention", "kv_commit"} | {
     kind for kind in OPERANDS if "linear" in kind or "head" in kind
 }
@@ -38,13 +40,13 @@ def test_every_kernel_has_a_reference_and_cases_in_each_storage(kind):
 
 
 @pytest.mark.parametrize("architecture", LAYERS)
-@pytest.mark.parametrize("head", ["all", "last", "none"])
-def test_every_op_of_a_fused_model_has_cases(architecture, head):
+@pytest.mark.parametrize("kind", PASS_KINDS)
+def test_every_op_of_a_fused_model_has_cases(architecture, kind):
     config = tiny_config(
         architecture, has_qkv_bias=True, has_o_bias=True, has_mlp_bias=True, has_qk_norm=True
     )
-    kinds = {op.kind for op in fuse(build_graph(config, head=head, with_logits=True)).ops}
-    assert kinds <= {case.kind for case in KERNEL_CASES}
+    kinds = {op.kind for op in fuse(build_graph(config, **PASS_KINDS[kind])).ops}
+    assert kinds <= {case.kind for case in KERNEL_CASES} | ELSEWHERE
 
 
 def test_cases_have_names_of_their_own():

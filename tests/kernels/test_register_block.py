@@ -3,10 +3,6 @@
 Run: pytest tests/kernels/test_register_block.py
 """
 
-import os
-import platform
-import subprocess
-import sys
 from functools import partial
 
 import numpy as np
@@ -15,12 +11,11 @@ import torch
 from support.cpu_pass import Case, run_on_cpu
 from support.kernel_case import DTYPES, Maker, chains
 from support.logits_hash import hash_of_logits, write_models
+from support.narrow_host import IS_X86, output_on_avx2
 from support.product_cases import linear
 
 from tspec.core.dtypes import DType
 
-AVX2 = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c,+bmi,+bmi2,+avx"}
-IS_X86 = platform.machine() in ("x86_64", "AMD64")
 MAX_ROWS = 17
 
 
@@ -78,10 +73,4 @@ def test_an_output_ignores_what_other_outputs_hold():
 def test_narrow_registers_give_the_bits_of_wide_ones(tmp_path):
     """A process that compiles for AVX2 alone, through the whole engine; any x86 host can run it."""
     write_models(tmp_path)
-    command = [sys.executable, "-m", "support.logits_hash", str(tmp_path)]
-    environment = os.environ | AVX2 | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    narrow = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert narrow.returncode == 0, narrow.stderr
-    name, lanes, found = narrow.stdout.split()
-    assert (name, lanes) == ("avx2", "8")
-    assert found == hash_of_logits(tmp_path)
+    assert output_on_avx2("support.logits_hash", str(tmp_path)) == ["avx2", "8", hash_of_logits(tmp_path)]

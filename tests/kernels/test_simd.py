@@ -1,4 +1,4 @@
-"""Vector primitives: the accuracy of exp, rounding to bfloat16 and float16, the order in which lanes are folded.
+"""Vector primitives: accuracy of exp and log, rounding to bfloat16 and float16, the order in which lanes are folded.
 
 Run: pytest tests/kernels/test_simd.py
 """
@@ -14,7 +14,7 @@ from tspec.kernels.cpu.simd import BF16, F16, LANES, load, store, store_f32
 from tspec.kernels.jit import native
 from tspec.runtime.memory import address
 
-MAX_EXP_ULP = 1
+MAX_EXP_ULP, MAX_LOG_ULP = 1, 2
 """Of float32, against float64."""
 
 
@@ -22,6 +22,12 @@ MAX_EXP_ULP = 1
 def apply_exp(out, x, count):
     for at in range(0, count * 4, LANES * 4):
         store(out + at, simd.exp(load(x + at)))
+
+
+@native()
+def apply_log(out, x, count):
+    for at in range(0, count * 4, LANES * 4):
+        store(out + at, simd.log(load(x + at)))
 
 
 @native()
@@ -43,10 +49,18 @@ def widen_all(out, x, count, storage):
 
 
 def exp(values: np.ndarray) -> np.ndarray:
+    return applied(apply_exp, values)
+
+
+def log(values: np.ndarray) -> np.ndarray:
+    return applied(apply_log, values)
+
+
+def applied(function, values: np.ndarray) -> np.ndarray:
     padded = np.zeros(-(-len(values) // LANES) * LANES, np.float32)
     padded[: len(values)] = values
     out = np.empty_like(padded)
-    apply_exp(address(out), address(padded), len(padded))
+    function(address(out), address(padded), len(padded))
     return out[: len(values)]
 
 
@@ -56,6 +70,20 @@ def test_exp_is_within_one_ulp_of_float64():
     expected = np.exp(values.astype(np.float64))
     error = np.abs(exp(values) - expected) / np.spacing(expected.astype(np.float32))
     assert error.max() <= MAX_EXP_ULP
+
+
+def test_log_is_within_two_ulp_of_float64():
+    bits = np.random.default_rng(4).integers(0x00800000, 0x7F800000, 400_000).astype(np.uint32)
+    near_one = 1 + np.arange(-100_000, 100_000) * np.float32(2.0**-23)
+    values = np.concatenate([bits.view(np.float32), near_one.astype(np.float32)])
+    expected = np.log(values.astype(np.float64))
+    error = np.abs(log(values) - expected) / np.spacing(np.abs(expected).astype(np.float32))
+    assert error.max() <= MAX_LOG_ULP
+
+
+def test_log_has_no_number_below_the_smallest_normal_one():
+    assert log(np.array([0.0, -0.0, 1e-39, -1.0, -np.inf, np.nan], np.float32)).tolist() == [-np.inf] * 6
+    assert log(np.array([1.0], np.float32)).tolist() == [0.0]
 
 
 def test_exp_of_zero_is_exactly_one():

@@ -15,7 +15,12 @@ from triton.runtime.jit import JITFunction
 from tspec.core.errors import ContractError
 from tspec.graph.plan import Bucket
 
-PASSES = [("all", Bucket(2, 4)), ("all", Bucket(1, 1)), ("last", Bucket(1, 64)), ("none", Bucket(2, 64))]
+PASSES = [
+    *((kind, Bucket(2, 4)) for kind in ("all", "all_filtered", "all_edited", "prompt", "logits")),
+    ("all", Bucket(1, 1)),
+    *((kind, Bucket(1, 64)) for kind in ("last", "last_filtered", "last_edited")),
+    ("none", Bucket(2, 64)),
+]
 _ATEN = torch.ops.aten
 VIEWS = {_ATEN.view.default, _ATEN.view.dtype, _ATEN.slice.Tensor, _ATEN.detach.default}
 """Views move no data and allocate nothing; a captured launch holds their addresses."""

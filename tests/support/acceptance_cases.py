@@ -15,7 +15,7 @@ from tspec.graph.builder import weight
 from tspec.graph.ir import Op, Role, Shape, Value
 from tspec.graph.static_inputs import IS_SAMPLED, SEED, STATIC_INPUTS, TEMPERATURE, draft_logprobs_input
 from tspec.kernels.reference import REFERENCES
-from tspec.kernels.reference.accept_ratio import NoiseChooser, decide, drawn_tree
+from tspec.kernels.reference.accept_ratio import DrawnTree, NoiseChooser, decide, drawn_tree
 
 CLEAR_MARGIN = 1e-4
 """Decisions closer than this in float64 might fall the other way in float32: such seeds are not used."""
@@ -60,7 +60,7 @@ class Draft:
         rows, width = trees.tokens.shape
         temperature = np.resize(np.array(self.temperatures, np.float32), rows)
         logits = (2 * generator.normal(size=(rows, width, self.vocab))).astype(np.float32)
-        index, known = self._draft_tokens(generator)
+        index, known = self._known_tokens(generator)
         scores = logits[:, :, known] / np.maximum(temperature, 0.5)[:, None, None]
         draft = _log_softmax(scores + self.spread * generator.normal(size=scores.shape))
         tokens = known[_draws(generator, draft, trees)]
@@ -72,7 +72,7 @@ class Draft:
         found |= _filters(generator, found)
         return found | _clear_seeds(generator, found)
 
-    def _draft_tokens(self, generator: np.random.Generator) -> tuple[np.ndarray | None, np.ndarray]:
+    def _known_tokens(self, generator: np.random.Generator) -> tuple[np.ndarray | None, np.ndarray]:
         """(draft_index, the target's number of each token of the draft)"""
         if self.draft_vocab is None:
             return None, np.arange(self.vocab, dtype=np.int32)
@@ -166,12 +166,16 @@ def _clear_seeds(generator: np.random.Generator, found: Operands) -> Operands:
 
 def closest_decision(tensors: dict[str, torch.Tensor | None], row: int) -> float:
     """How far the closest decision of the reference on this row is from falling the other way."""
-    given = ("tokens", "ancestors", "depth", "num_nodes", "logits", "temperature", *ORDER[9:])
-    tree = drawn_tree(row, *(tensors[name] for name in given))
     noise = (int(tensors["seed"][row]), int(tensors["prefix_len"][row]))
     watch = _Watch(NoiseChooser(*noise, tensors["depth"][row].tolist(), tensors["node_tokens"][row].tolist()))
-    decide(tree, watch)
+    decide(tree_of(tensors, row), watch)
     return watch.margin
+
+
+def tree_of(tensors: dict[str, torch.Tensor | None], row: int) -> DrawnTree:
+    """What the decisions of the reference see of one row."""
+    given = ("tokens", "ancestors", "depth", "num_nodes", "logits", "temperature", *ORDER[9:])
+    return drawn_tree(row, *(tensors[name] for name in given))
 
 
 def as_tensors(found: Operands) -> dict[str, torch.Tensor | None]:

@@ -30,6 +30,9 @@ from tspec.runtime.weights import pack_weights
 Tensors = Mapping[str, torch.Tensor]
 Arrays = Mapping[str, np.ndarray]
 
+PADDED = ("threshold", "log_sum", "logprobs", "top_logprobs")
+"""Float outputs that the host reads by sequence and node; padding has a place among them."""
+
 MAX_MODEL_LEN = 448
 """So that a sequence has 8 blocks, tree included."""
 
@@ -97,9 +100,9 @@ def run_references(case: Case, dtype: torch.dtype = torch.float64) -> dict[str, 
     }
     inputs = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in case.inputs.items()}
     results = evaluate(case.graph, wide | inputs, REFERENCES)
-    kinds = {value.name: value for value in case.outputs}
+    kinds = {value.name: value.dtype for value in case.outputs}
     return {
-        name: dense(result, case.inputs["num_nodes"]) if _is_float(kinds.get(name)) else result
+        name: dense(result, case.inputs["num_nodes"]) if _is_dense(name, kinds.get(name)) else result
         for name, result in results.items()
     }
 
@@ -112,14 +115,14 @@ def dense(rows: torch.Tensor, num_nodes: np.ndarray) -> torch.Tensor:
 
 def _dense_output(plan: Plan, name: str, array: np.ndarray, case: Case) -> torch.Tensor:
     found = torch.from_numpy(array.copy())
-    if plan.buffers[name].dtype is not DType.FLOAT32:
+    if not _is_dense(name, plan.buffers[name].dtype):
         return found
     live = int(np.minimum(case.inputs["num_nodes"], array.shape[1]).sum())
     return found.reshape(-1, array.shape[-1])[:live]
 
 
-def _is_float(value: Value | None) -> bool:
-    return value is not None and value.dtype is DType.FLOAT32
+def _is_dense(name: str, dtype: DType | None) -> bool:
+    return dtype is DType.FLOAT32 and name not in PADDED
 
 
 def _cache_bytes(name: str, cache: torch.Tensor, dtype: DType) -> np.ndarray:

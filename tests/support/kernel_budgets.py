@@ -15,7 +15,12 @@ MAX_REGISTERS = {
     "norm_head_sample": 208,
     "norm_head_logits": 160,
     "choose": 80,
+    "sample": 96,
+    "edit_logits": 96,
+    "find_kept": 128,  # as many as a thread of 16 warps can have
+    "token_logprobs": 80,
     "accept_match": 64,
+    "accept_ratio": 144,
     "rope_attention": 512,  # gfx942 has as many a thread with two waves a SIMD; elsewhere spills are the limit
     "kv_commit": 208,
     "embed": 48,

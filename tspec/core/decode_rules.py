@@ -7,7 +7,16 @@ from functools import cache
 from typing import Any
 
 _BYTE_TOKEN = re.compile(r"<0x([+0-9A-Fa-f][0-9A-Fa-f])>")
-_TOKEN_BY_TOKEN = {"BPEDecoder", "ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Strip", "WordPiece"}
+_TOKEN_BY_TOKEN = {
+    "BPEDecoder",
+    "ByteFallback",
+    "ByteLevel",
+    "Fuse",
+    "Metaspace",
+    "Replace",
+    "Strip",
+    "WordPiece",
+}
 _FUSING = {"ByteLevel", "Fuse"}
 """Decoders that make one token of all, so that those after them see the whole text."""
 

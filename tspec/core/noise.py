@@ -23,6 +23,15 @@ _LOW = np.uint64(0xFFFFFFFF)
 _WORD = np.uint64(32)
 
 
+def draft_stream(depth: int) -> int:
+    """Return the stream of a draft's own draws at `depth` below the root, all at the first position after the root.
+
+    A place that one round proposes for and does not commit is proposed for again in the next. By then its noise has to
+    be new: block verification looks at candidates behind the one it refuses, and so at their noise.
+    """
+    return DRAFT + 4 * depth
+
+
 def random_bits(seed: int, position: int, stream: int, tokens: np.ndarray) -> np.ndarray:
     """Return 32 random bits a token, as uint32 of the shape of `tokens` (int, at least 0)."""
     tokens = np.asarray(tokens, dtype=np.uint64)

@@ -14,10 +14,23 @@ from tspec.core.dtypes import DType
 from tspec.core.errors import ContractError
 from tspec.graph.plan import Launch, Plan
 from tspec.graph.signature import SIGNATURES
-from tspec.kernels.cuda import accept, attention, head, kv_commit, linear, rows
+from tspec.kernels.cuda import (
+    accept,
+    accept_ratio,
+    attention,
+    edit_logits,
+    head,
+    kept,
+    kv_commit,
+    linear,
+    logprobs,
+    rows,
+    sample,
+)
 from tspec.kernels.cuda.attention_launch import AttentionShape
 from tspec.kernels.cuda.launch import Scratch, ScratchBytes, scratch_bytes
 from tspec.kernels.cuda.tuned import AttentionTuned, Tuned, TunedTable
+from tspec.runtime.device_memory import SharedMemory
 from tspec.runtime.staging import Staging, make_staging
 from tspec.runtime.torch_dtypes import TORCH_DTYPES
 
@@ -34,9 +47,18 @@ PRODUCTS: Mapping[str, Callable[..., None]] = {
 PLAIN: Mapping[str, Callable[..., None]] = {
     "embed": rows.embed,
     "last_row": rows.last_row,
+    "edit_logits": edit_logits.edit_logits,
+    "token_logprobs": logprobs.token_logprobs,
     "accept_match": accept.accept_match,
+    "accept_ratio": accept_ratio.accept_ratio,
 }
-"""Kernels that take their operands and nothing else."""
+"""Kernels that take their operands and attributes and nothing else."""
+
+SCRATCHED: Mapping[str, tuple[Callable[..., None], Callable[[int, int], ScratchBytes]]] = {
+    "find_kept": (kept.find_kept, kept.scratch_bytes),
+    "sample": (sample.sample, sample.scratch_bytes),
+}
+"""Kernels over rows of logits that take scratch, with what they need of it for a number of rows and a vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +94,7 @@ class DevicePlan:
 
     @property
     def size_bytes(self) -> int:
-        """Device memory of this bucket alone."""
+        """Device memory that a pass of this bucket uses, what it shares with others included."""
         pieces = (
             self.arena,
             self.inputs.device,
@@ -88,15 +110,19 @@ class DevicePlan:
             each()
 
 
-def bind_device_plan(plan: Plan, model: DeviceModel) -> DevicePlan:
-    """Give `plan` its memory on the device. Errors: ContractError for an op that has no cuda kernel."""
+def bind_device_plan(plan: Plan, model: DeviceModel, memory: SharedMemory | None = None) -> DevicePlan:
+    """Give `plan` its memory on the device: what `memory` shares with other plans, None for its own.
+
+    Errors   ContractError for an op that has no cuda kernel
+    """
+    memory = SharedMemory(model.device) if memory is None else memory
     inputs = make_staging(plan.inputs, model.device)
     outputs = make_staging(
         {name: (plan.buffers[name].shape, plan.buffers[name].dtype) for name in plan.outputs}, model.device
     )
-    arena = torch.zeros(plan.arena_bytes, dtype=torch.uint8, device=model.device)
+    arena = memory.arena(plan.arena_bytes)
     buffers = {name: _buffer(arena, plan, name) for name in plan.buffers if name not in plan.outputs}
-    binder = _Binder(plan, model, {**buffers, **outputs.tensors, **inputs.tensors, **model.weights})
+    binder = _Binder(plan, model, memory, {**buffers, **outputs.tensors, **inputs.tensors, **model.weights})
     launches = tuple(binder.bind(launch) for launch in plan.launches)
     return DevicePlan(plan, launches, inputs, outputs, arena, binder.scratch)
 
@@ -110,16 +136,15 @@ def _buffer(arena: torch.Tensor, plan: Plan, name: str) -> torch.Tensor:
 class _Binder:
     """Knows every tensor of one plan. All launches share one scratch: they follow one another."""
 
-    def __init__(self, plan: Plan, model: DeviceModel, tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self, plan: Plan, model: DeviceModel, memory: SharedMemory, tensors: Mapping[str, torch.Tensor]
+    ) -> None:
         self.plan = plan
         self.model = model
         self.tensors = tensors
         needs = [self._scratch_bytes(launch) for launch in plan.launches]
         partials, counters = (max(sizes, default=0) // 4 for sizes in zip(*needs, strict=True))
-        self.scratch = Scratch(
-            torch.zeros(max(partials, 1), dtype=torch.float32, device=model.device),
-            torch.zeros(max(counters, 1), dtype=torch.int32, device=model.device),
-        )
+        self.scratch = memory.scratch(partials, counters)
 
     def bind(self, launch: Launch) -> Callable[[], None]:
         """One launch as a call without arguments."""
@@ -135,7 +160,9 @@ class _Binder:
         if launch.kind in PLAIN:
             if launch.kind == "embed":
                 operands.append(self.tensors["num_nodes"])  # padding gets zeros
-            return partial(PLAIN[launch.kind], *operands)
+            return partial(PLAIN[launch.kind], *operands, **launch.attrs)
+        if launch.kind in SCRATCHED:
+            return partial(SCRATCHED[launch.kind][0], *operands, scratch=self.scratch)
         if launch.kind == "rope_attention":
             return self._rope_attention(launch)
         if launch.kind == "kv_commit":
@@ -143,7 +170,7 @@ class _Binder:
         raise ContractError(
             f"launch {launch.number}",
             got=launch.kind,
-            need=f"one of {', '.join((*PRODUCTS, *PLAIN, 'rope_attention', 'kv_commit'))}",
+            need=f"one of {', '.join((*PRODUCTS, *PLAIN, *SCRATCHED, 'rope_attention', 'kv_commit'))}",
             fix="Fuse the graph before lowering it: this op has no cuda kernel of its own.",
         )
 
@@ -197,6 +224,9 @@ class _Binder:
     def _scratch_bytes(self, launch: Launch) -> ScratchBytes:
         if launch.kind == "rope_attention":
             return self._attention_shape(launch).scratch_bytes(self._attention_tuned(launch))
+        if launch.kind in SCRATCHED:
+            batch, rows_each, vocab = self.plan.buffers[str(launch.inputs[0])].shape
+            return SCRATCHED[launch.kind][1](batch * rows_each, vocab)
         if launch.kind not in PRODUCTS:
             return ScratchBytes(0, 0)
         out = self.plan.buffers[launch.outputs[0]]

@@ -14,9 +14,12 @@ from tspec.graph.plan import Bucket
 from tspec.kernels.cuda.store import read_table
 from tspec.kernels.cuda.tuned import architecture_of, can_launch_early
 from tspec.runtime.cuda_bind import DeviceModel, DevicePlan, bind_device_plan
+from tspec.runtime.device_memory import SharedMemory
 from tspec.runtime.inputs import PassInputs, PlanMaker, fill_inputs
 
 _log = logging.getLogger("tspec")
+
+MIB = 1 << 20
 
 WARM_UP_PASSES = 2
 """Passes before a capture: the first compiles and loads kernels, which no capture survives."""
@@ -63,6 +66,7 @@ class CudaExecutor:
         self._model = model
         self._bound: dict[tuple[str, Bucket], DevicePlan] = {}
         self._graphs: dict[tuple[str, Bucket], torch.cuda.CUDAGraph] = {}
+        self._memory = SharedMemory(model.device)
         self._pool = torch.cuda.graph_pool_handle() if model.device.type == "cuda" else None
         self.num_blocks = model.k_cache.shape[1]
 
@@ -75,25 +79,35 @@ class CudaExecutor:
         """Return the bound plan of a kind of pass (models.PASS_KINDS) and bucket, not captured yet."""
         key = kind, bucket
         if key not in self._bound:
-            self._bound[key] = bind_device_plan(self._make_plan(kind, bucket), self._model)
+            self._bound[key] = bind_device_plan(self._make_plan(kind, bucket), self._model, self._memory)
         return self._bound[key]
 
-    def capture(self, kinds_and_buckets: Sequence[tuple[str, Bucket]]) -> None:
-        """Capture the given passes, the largest first, so that the smaller ones find its memory in the pool.
+    def capture(self, kinds_and_buckets: Sequence[tuple[str, Bucket]]) -> int:
+        """Capture the given passes, the largest first, so that the smaller ones find its memory free.
 
-        Errors    CaptureError naming the bucket that does not fit in the device's memory
+        Where one does not fit in the device's memory, all buckets of so many rows are given up, which is logged.
+        Returns   the most rows that are left
+        Errors    CaptureError where not even the bucket of the fewest rows fits
         """
-        ordered = sorted(kinds_and_buckets, key=lambda each: -each[1].rows * each[1].nodes)
-        for kind, bucket in ordered:
+        sizes = sorted({bucket.rows for _, bucket in kinds_and_buckets})
+        for kind, bucket in sorted(kinds_and_buckets, key=lambda each: -each[1].rows * each[1].nodes):
+            if bucket.rows > sizes[-1]:
+                continue
             try:
                 self._capture(kind, bucket)
             except torch.OutOfMemoryError as error:
-                raise CaptureError(
-                    f"bucket {bucket} of pass {kind}",
-                    got="out of device memory",
-                    need="room for its arena and scratch",
-                    fix="Lower max_num_seqs, max_model_len or kv_cache_mib.",
-                ) from error
+                smaller = [rows for rows in sizes if rows < bucket.rows]
+                if not smaller:
+                    raise _does_not_fit(kind, bucket) from error
+                sizes = smaller
+                self._forget_beyond(sizes[-1])
+                _log.warning(
+                    "Bucket %s of pass %s does not fit in device memory: at most %d sequences a pass.",
+                    bucket,
+                    kind,
+                    sizes[-1],
+                )
+        return sizes[-1]
 
     def run(self, kind: str, bucket: Bucket, inputs: PassInputs) -> Mapping[str, np.ndarray]:
         """Run one pass; the result is views of pinned memory, valid until the next pass of this kind and bucket."""
@@ -103,12 +117,12 @@ class CudaExecutor:
         return bound.outputs.arrays
 
     def report(self) -> str:
-        """Memory of each bucket, one line each."""
+        """Device memory that each bucket uses, one line each, and what they have in common."""
         lines = [
-            f"{kind:<6} {bucket!s:>6} {bound.size_bytes / (1 << 20):10.2f} MiB"
+            f"{kind:<14} {bucket!s:>6} {bound.size_bytes / MIB:10.2f} MiB"
             for (kind, bucket), bound in self._bound.items()
         ]
-        return "\n".join(lines)
+        return "\n".join((*lines, f"{'shared by all':<21} {self._memory.size_bytes / MIB:10.2f} MiB"))
 
     def close(self) -> None:
         """Forget all plans and graphs; their memory goes back with them."""
@@ -121,11 +135,25 @@ class CudaExecutor:
             bound.launch()
         else:
             if (kind, bucket) not in self._graphs:
-                self._capture(kind, bucket)
+                self._capture_in_a_step(kind, bucket)
             self._graphs[kind, bucket].replay()
         bound.outputs.to_host()
         if self._pool is not None:
             torch.cuda.current_stream(self._model.device).synchronize()
+
+    def _capture_in_a_step(self, kind: str, bucket: Bucket) -> None:
+        try:
+            self._capture(kind, bucket)
+        except torch.OutOfMemoryError as error:
+            raise _does_not_fit(kind, bucket) from error
+
+    def _forget_beyond(self, rows: int) -> None:
+        """Give the memory of all larger buckets back, but for what they share with those that stay."""
+        for passes in (self._graphs, self._bound):
+            for key in [key for key in passes if key[1].rows > rows]:
+                del passes[key]
+        if self._pool is not None:
+            torch.cuda.empty_cache()
 
     def _capture(self, kind: str, bucket: Bucket) -> None:
         bound = self.bind(kind, bucket)
@@ -145,3 +173,12 @@ class CudaExecutor:
         torch.cuda.current_stream(self._model.device).wait_stream(stream)
         bound.inputs.tensors["num_nodes"].copy_(torch.from_numpy(nodes))
         self._graphs[kind, bucket] = graph
+
+
+def _does_not_fit(kind: str, bucket: Bucket) -> CaptureError:
+    return CaptureError(
+        f"bucket {bucket} of pass {kind}",
+        got="out of device memory",
+        need="room for its arena and scratch",
+        fix="Lower max_num_seqs, max_model_len or kv_cache_mib.",
+    )

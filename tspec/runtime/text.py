@@ -27,8 +27,7 @@ class TextStream:
     all come, a run of byte tokens (DecodeRules.byte_of) until another token ends it, and everything where the decode
     is not local.
 
-    Cost   a decode of some ten tokens a call, whatever the length of the text. A run of byte tokens is decoded when it
-           has ended, and with the few tokens after it
+    Cost   a decode of some ten tokens a call, whatever the length of the text; one of a run of byte tokens at its end
     """
 
     def __init__(self, decode: Decode, rules: DecodeRules | None = None) -> None:
@@ -103,13 +102,12 @@ class TextStream:
             return ""
 
     def _drop_context(self, num_waiting: int) -> None:
-        """Keep the last tokens only, and no part of a run. `num_waiting` characters of their text are not given out."""
-        start = len(self._ids) - _MIN_CONTEXT
-        while start > 0 and self._rules.byte_of(self._ids[start]) is not None:
-            start -= 1
-        if start <= 0:
-            return
-        kept = self._ids[start:]
+        """Keep the last tokens only, of whose text `num_waiting` characters are not given out.
+
+        Where the cut is inside a character or a run, the text kept begins with other characters than it did; they were
+        given out, and no later token changes them.
+        """
+        kept = self._ids[-_MIN_CONTEXT:]
         num_given = len(self._decode(kept)) - num_waiting
         if num_given > 0:  # else no text is left that would take what is special about the first token
             self._ids, self._num_given = kept, num_given

@@ -223,11 +223,7 @@ def head_sample(
             if bias != 0:
                 _add_bias(sums, rows, bias + start * 4, min(PANEL, n - start))
             for row in range(rows):
-                logits, entry = sums + row * PANEL * 4, mine + row * BEST_BYTES
-                if load_f32(entry + 8) > ZERO:
-                    _keep_best_draw(logits, noise, entry, start, n)
-                else:
-                    _keep_best(logits, entry, start, n)
+                _keep_best_draw(sums + row * PANEL * 4, noise, mine + row * BEST_BYTES, start, n)
         first = atomic_add(counter, claim)
     barrier(control, num_threads)
     if thread == 0:
@@ -248,8 +244,33 @@ def _start_best(entry, requests, row):
 
 
 @native()
+def _keep_best_draw(logits, noise, entry, start, n):
+    """Update a row's best value and token with one panel. Draws nothing where the largest noise would not win."""
+    top, temperature = _panel_top(logits), load_f32(entry + 8)
+    if temperature > ZERO:
+        if top / temperature + NO_CHANCE < load_f32(entry):
+            return
+        fill_panel(noise, load_i64(entry + 16), load_i32(entry + 12), TARGET, start)
+        for at in range(0, PANEL * 4, LANES * 4):
+            score = simd.div(load(logits + at), splat(temperature))
+            store(noise + at, simd.add(score, load(noise + at)))
+        logits, top = noise, _panel_top(noise)
+    if top > load_f32(entry):
+        _keep_best(logits, entry, start, n)
+
+
+@native()
+def _panel_top(values):
+    """At least the largest value of a panel: whole lanes may reach into the next row. NaN counts as -inf."""
+    top = splat(LOWEST)
+    for at in range(0, PANEL * 4, LANES * 4):
+        top = simd.maximum(load(values + at), top)
+    return simd.largest(top)
+
+
+@native()
 def _keep_best(values, entry, start, n):
-    """Update a row's best value and token with one panel."""
+    """Update a row's best value and token, number by number."""
     value, token = load_f32(entry), load_i32(entry + 4)
     for at in range(min(PANEL, n - start)):
         found = load_f32(values + at * 4)
@@ -258,25 +279,6 @@ def _keep_best(values, entry, start, n):
             value, token = found, np.int32(start + at)
     store_f32(entry, value)
     store_i32(entry + 4, token)
-
-
-@native()
-def _keep_best_draw(logits, noise, entry, start, n):
-    """`_keep_best` of logits / temperature + noise. Draws nothing where the largest noise would not win.
-
-    Whole lanes: they may reach into the next row, whose numbers are left out of the result.
-    """
-    temperature = load_f32(entry + 8)
-    top = splat(LOWEST)
-    for at in range(0, PANEL * 4, LANES * 4):
-        top = simd.maximum(load(logits + at), top)
-    if simd.largest(top) / temperature + NO_CHANCE < load_f32(entry):
-        return
-    fill_panel(noise, load_i64(entry + 16), load_i32(entry + 12), TARGET, start)
-    for at in range(0, PANEL * 4, LANES * 4):
-        score = simd.div(load(logits + at), splat(temperature))
-        store(noise + at, simd.add(score, load(noise + at)))
-    _keep_best(noise, entry, start, n)
 
 
 @native()

@@ -13,14 +13,14 @@ from tspec.kernels.cuda.choose import BLOCK, NUM_WARPS, _choose
 from tspec.kernels.cuda.launch import plan_linear
 from tspec.kernels.cuda.linear import Epilogue, _linear
 from tspec.kernels.cuda.resources import ALIGNMENT, TARGETS, AotCase
-from tspec.kernels.cuda.tuned import default_tuned, is_head
+from tspec.kernels.cuda.tuned import can_launch_early, default_tuned, is_head
 
 DTYPES = {
     DType.BFLOAT16: ("bf16", torch.bfloat16),
     DType.FLOAT16: ("fp16", torch.float16),
     DType.FLOAT32: ("fp32", torch.float32),
 }
-PDL_ARCHITECTURES = ("sm_90", "sm_100")
+PDL_ARCHITECTURES = tuple(arch for arch in TARGETS if can_launch_early(arch))
 """Where a launch may start before the one before it has ended."""
 
 EPILOGUES = {
@@ -123,7 +123,8 @@ def _rows(model: str, dtype: DType) -> tuple[int, ...]:
 
 
 def _is_representative(name: str) -> bool:
-    return name in ("norm_linear_silu_mul-bf16-64x14336x4096", "linear_add-bf16-1x4096x4096")
+    sizes = ("norm_linear_silu_mul-bf16-64x14336x4096", "linear_add-bf16-1x4096x4096")
+    return name in (*sizes, "norm_head_sample-bf16-64x128256x4096")
 
 
 def _variant(case: AotCase) -> str:

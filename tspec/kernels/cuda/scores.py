@@ -75,3 +75,21 @@ def noisy(
     position = tl.load(prefix_len_ptr + sequence, mask=live, other=0) + depth + 1
     noise = gumbel(seed, position, first_token, TARGET, TOKENS)
     return tl.where((temperature > 0)[None, :], scores + noise, scores)
+
+
+@triton.jit
+def is_kept(scores, token, threshold, first_tie):
+    """Whether each token is in the set that `find_kept` describes. Operands broadcast to one shape."""
+    return (scores > float("-inf")) & ((scores > threshold) | ((scores == threshold) & (token >= first_tie)))
+
+
+@triton.jit
+def weigh(scores, top):
+    """exp(scores - top) in units of 2**-40, int64: sums of these have no order. `top` is at least as large as all."""
+    return (tl.exp(scores - top) * 1099511627776.0).to(tl.int64)
+
+
+@triton.jit
+def log_weight(weight):
+    """The log of a weight: of a sum of exp(scores - top)."""
+    return tl.log(weight.to(tl.float32) * (1 / 1099511627776))

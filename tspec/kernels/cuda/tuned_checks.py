@@ -28,8 +28,11 @@ TALLEST_TILE = 64
 BLOCKS_N = (64, 128)
 """Outputs of a program: a warp group's instruction has 64 rows, and tiles of all heights have to run on one family."""
 
-WARPS = {False: (4, 8), True: (2, 4)}
-"""Warps of a product's program, by whether the part is AMD's: whole warp groups in tiles of every height."""
+WARPS = {"sm_80": (4, 8), "sm_90": (4, 8), "sm_100": (4,), "gfx942": (2, 4)}
+"""Warps of a product's program, twice as many in the tallest tile of rows: what all tiles run one instruction with.
+
+Of 16 warps Triton makes no tcgen05 product for sm_100, as seen in its code.
+"""
 
 MAX_STAGES = 8
 MAX_CHUNK_TILES = 32
@@ -48,7 +51,7 @@ def check_product(op: str, n: int, k: int, dtype: DType, arch: str, tuned: Tuned
     _check_choice(op, "block_n", tuned.block_n, BLOCKS_N)
     _check_choice(op, "block_k", tuned.block_k, _powers_of_two(_LEAST_BLOCK_K, _MOST_BLOCK_K))
     _check_choice(op, "split_k", tuned.split_k, _powers_of_two(1, most_splits))
-    _check_choice(op, "num_warps", tuned.num_warps, WARPS[is_amd])
+    _check_choice(op, "num_warps", tuned.num_warps, WARPS[card.name])
     _check_choice(op, "num_stages", tuned.num_stages, range(1, MAX_STAGES + 1))
     _check_choice(op, "matrix_side", tuned.matrix_side, (16 if is_amd else None,))
     _require(op, "steps of K", -(-k // tuned.block_k), tuned.split_k, "at least one a split")

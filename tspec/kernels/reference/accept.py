@@ -29,7 +29,8 @@ def accept_match(
 
 def walk(below: list[list[int]], tokens: list[int], target: Callable[[int], int]) -> Verdict:
     """Walk one tree from its root; `target` gives the target's own token after a node."""
-    node, path = 0, []
+    node = 0
+    path: list[int] = []
     while True:
         wanted = target(node)
         matching = [child for child in below[node] if tokens[child] == wanted]

@@ -9,7 +9,7 @@ Source   chains: arXiv:2211.17192, section 2.3; siblings without replacement: Se
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -58,7 +58,8 @@ def decide(tree: DrawnTree, chooser: Chooser) -> Verdict:
     """Accept candidates from the root down, and choose the bonus token."""
     if tree.is_block:
         return _decide_block(tree, chooser)
-    node, path = 0, []
+    node = 0
+    path: list[int] = []
     while True:
         if tree.is_sampled[node]:
             accepted, bonus = _test_children(tree, node, chooser)
@@ -173,7 +174,7 @@ def accept_ratio(
     logits: torch.Tensor,
     temperature: torch.Tensor,
     seed: torch.Tensor,
-    *kept_and_draft: torch.Tensor | None,
+    *kept_and_draft: Any,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return (out_tokens, num_out, path): accepted tokens and the bonus, their number, accepted nodes.
 

@@ -182,10 +182,11 @@ def token_logprobs(
             token = int(chosen[batch, place])
             if wanted < 0 or not is_live or token < 0:
                 continue
-            values = clean(logits[batch, row]).double().log_softmax(0)
+            line = clean(logits[batch, row]).double()
+            values = line.log_softmax(0)
             logprobs[batch, place] = values[token]
-            best = values.sort(descending=True, stable=True)
-            count = min(wanted, len(values))
-            top_tokens[batch, place, :count] = best.indices[:count].int()
-            top_logprobs[batch, place, :count] = best.values[:count].float()
+            # The order is that of the logits: log-probabilities may round to equal ones.
+            best = line.sort(descending=True, stable=True).indices[:wanted]
+            top_tokens[batch, place, : len(best)] = best.int()
+            top_logprobs[batch, place, : len(best)] = values[best].float()
     return logprobs, top_tokens, top_logprobs
