@@ -3,12 +3,14 @@
 Run: pytest tests/test_prometheus.py
 """
 
+import re
 import sys
 from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from support.sources import ROOT
 from support.table_model import table_checkpoint
 
 from tspec import LLM, ConfigError, SamplingParams
@@ -79,6 +81,13 @@ def test_the_names_are_those_of_vllm_and_a_few_of_our_own():
     families = list(text_string_to_metric_families(generate_latest(registry_of(lambda: METRICS)).decode()))
     assert {family.name for family in families} == {f"tspec:{name}" for name in VLLM_NAMES | OWN_NAMES}
     assert all(family.documentation for family in families)
+
+
+def test_the_document_names_what_is_exported():
+    documented = re.findall(
+        r"^\| `tspec:(\w+)` \|", (ROOT / "docs/metrics.md").read_text(encoding="utf-8"), re.M
+    )
+    assert sorted(documented) == sorted(VLLM_NAMES | OWN_NAMES)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ class EngineCollector:
     """
 
     def __init__(self, read: Callable[[], EngineMetrics], labels: Mapping[str, str] | None = None) -> None:
-        self._families = _need_library("prometheus_client.core")
+        self._families = _need_library()
         self._read = read
         self._names, self._values = list(labels or {}), list((labels or {}).values())
 
@@ -157,9 +157,9 @@ def _by_position(counts: tuple[int, ...]) -> Samples:
     return {(str(position),): count for position, count in enumerate(counts)}
 
 
-def _need_library(name: str) -> ModuleType:
+def _need_library() -> ModuleType:
     try:
-        return import_module(name)
+        return import_module("prometheus_client.core")
     except ImportError as error:
         raise ConfigError(
             "metrics for Prometheus",
