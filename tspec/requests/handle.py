@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tspec.core.sampling import TokenLogprobs
 from tspec.runtime.sequence import FinishReason, SequenceStats
 from tspec.runtime.sequence import Sequence as RunningSequence
-from tspec.runtime.text import TextStream
+from tspec.runtime.text import OutputText
 
 Prompt = str | Sequence[int]
 """A text, or token ids."""
@@ -14,9 +14,10 @@ Prompt = str | Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one sample of a prompt gave. `token_ids` has the stop token, `text` not.
+    """What one sample of a prompt gave. `token_ids` has what stopped it, `text` not (unless it is asked for).
 
     finish_reason    "stop", "length", "error", or "abort" for a request that was dropped
+    stop_reason      the token id or the stop string that ended the text, None where none did
     error            what went wrong, where that is the reason: this sample alone is affected
     seed             makes the same text again, as SamplingParams.seed; None where decoding was greedy
     logprobs         one entry a token where SamplingParams.logprobs asks for them
@@ -28,6 +29,7 @@ class Result:
     text: str
     finish_reason: str
     stats: SequenceStats
+    stop_reason: int | str | None = None
     error: str | None = None
     seed: int | None = None
     logprobs: list[TokenLogprobs] | None = None
@@ -46,13 +48,12 @@ class Chunk:
 class RequestHandle:
     """A request of one sample in the engine. Its owner steps the engine, and takes here what came of it."""
 
-    def __init__(self, sequence: RunningSequence, text: TextStream) -> None:
+    def __init__(self, sequence: RunningSequence, text: OutputText) -> None:
         self.sequence = sequence
-        self._stream: TextStream | None = text
-        self._pieces: list[str] = []
+        self._text = text
+        self._is_whole = False  # nothing more comes to the text
         self._num_read = 0  # tokens
         self._num_taken = 0  # tokens
-        self._num_taken_pieces = 0
         self._result: Result | None = None
 
     @property
@@ -76,25 +77,23 @@ class RequestHandle:
         """Return what came since the last call, which may be nothing. After the end the chunk has the result."""
         self._read()
         token_ids = self.sequence.output_from(self._num_taken)
-        text = "".join(self._pieces[self._num_taken_pieces :])
         self._num_taken += len(token_ids)
-        self._num_taken_pieces = len(self._pieces)
-        return Chunk(text, token_ids, self.result)
+        return Chunk(self._text.take(), token_ids, self.result)
 
     def _read(self) -> None:
         """Turn the tokens that have come into text: the one place where a request's text is made."""
-        if self._stream is None:
+        if self._is_whole:
             return
-        fresh = self.sequence.output_from(self._num_read)
-        self._num_read += len(fresh)
-        is_stopped = self.sequence.finish_reason is FinishReason.STOP
-        piece = self._stream.push(
-            fresh[:-1] if is_stopped else fresh
-        )  # a token that stops a text is none of it
+        sequence = self.sequence
+        if sequence.text is None:  # else the engine does this, since a stop string may end the request
+            fresh = sequence.output_from(self._num_read)
+            self._num_read += len(fresh)
+            for place, token in enumerate(fresh, start=1):
+                is_last = place == len(fresh) and sequence.finish_reason is FinishReason.STOP
+                self._text.push(token, is_stop=is_last)
         if self.is_finished:
-            piece += self._stream.finish()
-            self._stream = None
-        self._pieces.append(piece)
+            self._text.finish()
+            self._is_whole = True
 
     def _make_result(self) -> Result:
         sequence = self.sequence
@@ -103,9 +102,10 @@ class RequestHandle:
         return Result(
             prompt_token_ids=sequence.prompt.tolist(),
             token_ids=sequence.output_ids,
-            text="".join(self._pieces),
+            text=self._text.text,
             finish_reason=sequence.finish_reason.value,
             stats=sequence.stats,
+            stop_reason=sequence.stop_reason,
             error=sequence.error,
             seed=sequence.tables.seed if sequence.tables.temperature > 0 else None,
             logprobs=None if params.logprobs is None else sequence.logprobs,

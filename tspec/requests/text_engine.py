@@ -14,7 +14,7 @@ from tspec.core.speculative_config import SpeculativeConfig
 from tspec.requests.handle import Prompt, RequestHandle
 from tspec.runtime.loop import Engine
 from tspec.runtime.sequence import Sequence as RunningSequence
-from tspec.runtime.text import TextStream
+from tspec.runtime.text import OutputText
 from tspec.tokenizer import TextCodec, load_codec
 
 
@@ -88,8 +88,12 @@ class TextEngine:
         handles: list[RequestHandle] = []
         try:
             for params in samples:
-                sequence = engine.add(token_ids, params, priority=priority)
-                handles.append(RequestHandle(sequence, self._text_stream()))
+                text = self._output_text(params)
+                # Only stop strings need the text while the tokens come.
+                sequence = engine.add(
+                    token_ids, params, priority=priority, text=text if params.stop else None
+                )
+                handles.append(RequestHandle(sequence, text))
                 if not handles[-1].is_finished:
                     self._handles[sequence] = handles[-1]
         except BaseException:
@@ -124,10 +128,17 @@ class TextEngine:
         if engine is not None and os.getpid() == self._pid:
             engine.close()
 
-    def _text_stream(self) -> TextStream:
-        if self._codec is None:
-            return TextStream(lambda token_ids: "")
-        return TextStream(self._codec.decode, self._codec.decode_rules)
+    def _output_text(self, params: SamplingParams) -> OutputText:
+        codec = self.tokenizer if params.stop else self._codec
+        if codec is None:
+            return OutputText(lambda token_ids: "")
+        return OutputText(
+            codec.decode,
+            codec.decode_rules,
+            stops=params.stop,
+            includes_stop=params.include_stop_str_in_output,
+            min_tokens=params.min_tokens,
+        )
 
 
 def open_text_engine(

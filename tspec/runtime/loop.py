@@ -24,6 +24,7 @@ from tspec.runtime.prompt import read_prompt
 from tspec.runtime.request_tables import logprob_counts, make_tables, request_inputs, sampling_of
 from tspec.runtime.scheduler import Chunk, Scheduler
 from tspec.runtime.sequence import FinishReason, Sequence
+from tspec.runtime.text import OutputText
 
 _log = logging.getLogger("tspec")
 
@@ -82,8 +83,17 @@ class Engine:
         """Whether a sequence waits or runs."""
         return bool(self.scheduler.num_waiting or self.scheduler.running)
 
-    def add(self, prompt: List[int], params: SamplingParams, *, priority: int = 0) -> Sequence:
+    def add(
+        self,
+        prompt: List[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        text: OutputText | None = None,
+    ) -> Sequence:
         """Queue a request. Those of a lower `priority` number come first, then those that came first.
+
+        text     where the output's tokens become text, and stop strings end it; without it there are none
 
         Errors   ConfigError for an empty prompt, or one that is not all ids of the vocabulary, and for parameters that
                  name other ids; CapacityError for a prompt that leaves no room for a token in the context, or in the
@@ -100,6 +110,7 @@ class Engine:
             tokens=tokens.tolist(),
             tables=make_tables(params, tokens, stop_ids, self.config.vocab_size),
             priority=priority,
+            text=text,
         )
         if params.max_tokens == 0:
             sequence.finish_reason = FinishReason.LENGTH
@@ -136,7 +147,9 @@ class Engine:
         advanced: list[Sequence] = []
         try:
             self._step(advanced)
-        except BaseException as error:  # whatever went wrong, it must not reach requests that had no part in it
+        except (
+            BaseException
+        ) as error:  # whatever went wrong, it must not reach requests that had no part in it
             _log.exception("A step failed: its %d requests end.", len(self.scheduler.running))
             advanced += self._fail_running(error)
             if not isinstance(error, Exception):
@@ -170,7 +183,9 @@ class Engine:
     def _stop(self, slot: int) -> None:
         try:
             self._proposer.release(slot)
-        except Exception:  # the proposer's own books: neither this sequence nor those after it may stay for that
+        except (
+            Exception
+        ):  # the proposer's own books: neither this sequence nor those after it may stay for that
             _log.exception("Proposer %s could not release slot %d.", self._proposer.name, slot)
 
     def _fail_running(self, error: BaseException) -> list[Sequence]:

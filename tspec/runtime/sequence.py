@@ -11,6 +11,7 @@ from tspec.core.sampling import NO_TOKEN, TokenLogprobs
 from tspec.core.sampling_params import SamplingParams
 from tspec.runtime.kv_blocks import BlockTable
 from tspec.runtime.request_tables import RequestTables
+from tspec.runtime.text import OutputText
 
 
 class FinishReason(Enum):
@@ -119,7 +120,11 @@ class SequenceStats:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request in the engine. `tokens` are prompt and output; all but the root have committed KV once decoding."""
+    """A request in the engine. `tokens` are prompt and output; all but the root have committed KV once decoding.
+
+    text          the output's text, where a stop string may end it
+    stop_reason   the token id or the stop string that ended it
+    """
 
     prompt: np.ndarray
     params: SamplingParams
@@ -127,12 +132,14 @@ class Sequence:
     max_length: int
     tokens: list[int]
     tables: RequestTables
+    text: OutputText | None = None
     priority: int = 0
     arrival: int = 0
     slot: int = -1
     table: BlockTable | None = None
     prefix_len: int = 0
     finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
     error: str | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -210,8 +217,11 @@ class Sequence:
                 break
             self.tokens.append(int(token))
             emitted.append(int(token))
-            if int(token) in self.stop_ids:
-                self.finish_reason = FinishReason.STOP
+            is_stop = int(token) in self.stop_ids
+            if self.text is not None and self.text.push(int(token), is_stop=is_stop):
+                self.finish_reason, self.stop_reason = FinishReason.STOP, self.text.stop
+            elif is_stop:
+                self.finish_reason, self.stop_reason = FinishReason.STOP, int(token)
             elif len(self.tokens) >= self.max_length:
                 self.finish_reason = FinishReason.LENGTH
             if self.finish_reason is not None:
