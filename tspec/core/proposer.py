@@ -16,8 +16,10 @@ class DraftSampling:
     seeds        int64 [B]
     positions    int32 [B]    absolute position of the root; a candidate at depth d stands at position + d
     stream       of core/noise.py, to draw with. DRAFT: independent of the target's samples; the trees have to give
-                 the law (`draft_logprobs`) for the ratio test. TARGET: the target's own noise, which makes both agree
-                 often; the candidates are matched, and the trees must give no law
+                 the law (`draft_logprobs`) for the ratio test. Draws at depth d then take `draft_stream(d)` at the
+                 first position after the root, so that they are new in every round. TARGET: the target's own noise
+                 at the candidate's place, which makes both agree often; the candidates are matched, and the trees
+                 must give no law
     """
 
     temperature: np.ndarray

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tspec.core.errors import ShapeError
+from tspec.core.sampling import DRAWN_CHAIN
 
 MAX_NODES = 64
 """Nodes of the largest tree: a node's ancestors are one bit each of an int64."""
@@ -23,8 +24,9 @@ class CandidateTrees:
 
     A proposer that draws candidates at random gives two more; without them all are certain, and are matched:
 
-    is_sampled      int32 [B, T]         1 where the children of a node were drawn, in node order and without
-                                         replacement, from `draft_logprobs` of that node
+    is_sampled      int32 [B, T]         DRAWN where the children of a node were drawn, in node order and without
+                                         replacement, from `draft_logprobs` of that node; DRAWN_CHAIN (see
+                                         core/sampling.py) where the row may be verified as a block
     draft_logprobs  float32 [B, T, Q]    log of those probabilities over the draft's vocabulary, -inf for none. They
                                          sum to one; to less where a draw was dropped for what it was: then they are
                                          those of the draws that are kept, and the node has no child
@@ -49,6 +51,8 @@ class CandidateTrees:
         self._check_draft()
         for row in range(rows):
             self._check_row(row)
+            if self.is_sampled is not None and self.is_sampled[row, 0] == DRAWN_CHAIN:
+                self._check_block(row, self.is_sampled[row])
 
     def _check_draft(self) -> None:
         shape = self.tokens.shape
@@ -79,6 +83,18 @@ class CandidateTrees:
             if edge in seen:
                 raise _bad_row(row, f"two children {edge[1]} of node {parent}", "distinct siblings")
             seen.add(edge)
+
+    def _check_block(self, row: int, is_sampled: np.ndarray) -> None:
+        last = int(self.num_nodes[row]) - 1
+        for node in range(1, last + 1):
+            if self.parents[row, node] != node - 1:
+                raise _bad_row(
+                    row, f"parent {self.parents[row, node]} of node {node} of a block", str(node - 1)
+                )
+            if node < last and is_sampled[node] != DRAWN_CHAIN:
+                raise _bad_row(
+                    row, f"is_sampled {is_sampled[node]} at node {node} of a block", str(DRAWN_CHAIN)
+                )
 
 
 def _bad_row(row: int, got: str, need: str) -> ShapeError:
