@@ -12,27 +12,17 @@ import numpy as np
 import pytest
 import torch
 from support.checkpoints import edit_json
+from support.story import OUTPUT, START, STORY, story_folder
 from support.table_model import table_checkpoint
 from support.tiny_models import EOS, byte_tokenizer, tiny_checkpoint
 
 from tspec import LLM, CapacityError, CheckpointError, ConfigError, SamplingParams, SpeculativeConfig
 
 NGRAM = {"method": "ngram", "prompt_lookup_min": 1, "num_speculative_tokens": 12}
-STORY = "aé日🙂b"
-"""Eleven bytes, all different, of characters of one to four: each byte can have a successor of its own."""
-START = "x"
-OUTPUT = [*STORY.encode(), EOS]
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that says STORY and ends after START, with the byte tokenizer."""
-    folder = tmp_path_factory.mktemp("story")
-    table_checkpoint(
-        folder, dict(zip([ord(START), *OUTPUT], OUTPUT, strict=False)), vocab=EOS + 3, eos_token_id=EOS
-    )
-    byte_tokenizer(folder)
-    return folder
+    return story_folder(tmp_path_factory.mktemp("story"))
 
 
 @pytest.fixture(scope="module", params=[None, NGRAM], ids=["plain", "ngram"])
@@ -255,21 +245,6 @@ def test_the_dtype_asked_for_replaces_that_of_the_checkpoint(folder):
             texts.append(llm.generate(START)[0].text)
             assert llm.config.dtype.value == ("float32" if dtype == "auto" else dtype)
     assert texts == [STORY] * 4
-
-
-def test_a_chat_goes_through_the_template_of_the_checkpoint(folder, tmp_path):
-    table_checkpoint(
-        tmp_path, dict(zip([ord(START), *OUTPUT], OUTPUT, strict=False)), vocab=EOS + 3, eos_token_id=EOS
-    )
-    byte_tokenizer(tmp_path)
-    template = (
-        "{% for m in messages %}[{{ m['content'] }}]{% endfor %}{% if add_generation_prompt %}x{% endif %}"
-    )
-    edit_json(tmp_path / "tokenizer_config.json", chat_template=template)
-    with LLM(tmp_path, num_threads=1) as llm:
-        prompt = llm.encode_chat([{"role": "user", "content": "hé"}])
-        assert prompt == [*"[hé]x".encode()]
-        assert llm.generate(prompt)[0].text == STORY
 
 
 def test_progress_is_reported_from_none_to_all(folder):
