@@ -20,7 +20,7 @@ from tspec.graph.ir import Graph
 from tspec.graph.lower import lower
 from tspec.graph.passes import fuse
 from tspec.graph.plan import Bucket, Plan
-from tspec.models import build_graph, expected_tensors
+from tspec.models import PASS_KINDS, build_graph, expected_tensors
 
 stand_in()
 
@@ -97,9 +97,7 @@ def make_plans(config: ModelConfig, max_model_len: int) -> Callable[[str, Bucket
 
     @cache
     def graph(kind: str) -> Graph:
-        with_logits = kind == "logits"
-        head = "all" if with_logits else kind
-        return fuse(build_graph(config, head=head, with_logits=with_logits, activations=config.dtype))
+        return fuse(build_graph(config, activations=config.dtype, **PASS_KINDS[kind]))
 
     def make_plan(kind: str, bucket: Bucket) -> Plan:
         plan = lower(graph(kind), bucket, max_model_len=max_model_len)

@@ -26,9 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "triton", "transformers", "numpy", "numba", "pytest")
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 DONE = re.compile(r"\b(PASSED|FAILED|ERROR|SKIPPED)\b")
-TEST_FILES = ("capture", "row_invariance", "lossless", "kernels")
+TEST_FILES = ("capture", "row_invariance", "lossless", "sampling", "kernels")
 """In this order, so that what time cuts off are kernels by themselves."""
-SMOKE_TESTS = "sampled or accepted or commit or 1x1"
+SMOKE_TESTS = "sampled_from or accepted or commit or 1x1"
 """What the interpreter runs of tests/gpu."""
 MAX_WORKERS = 8
 """Test processes side by side, where pytest can: compiling kernels takes most of the time."""

@@ -3,9 +3,12 @@
 Run: pytest tests/gpu/test_capture.py -m gpu
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from support.random_requests import random_requests
 
 from benchmarks.gpu.models import random_chains, random_tree
 from tspec.core.tree import MAX_NODES, CandidateTrees
@@ -17,6 +20,7 @@ pytestmark = pytest.mark.gpu
 NODES = (1, 2, 4, 8, 16, 32, MAX_NODES)
 BUCKETS = [("all", Bucket(rows, nodes)) for rows in (1, 2, 4) for nodes in NODES]
 BUCKETS += [(kind, Bucket(rows, MAX_NODES)) for kind in ("last", "none") for rows in (1, 4)]
+BUCKETS += [(kind, Bucket(2, 8)) for kind in ("all_filtered", "all_edited", "prompt")]
 SMALL = [("all", Bucket(1, 1)), ("all", Bucket(2, 4))]
 NUM_REPLAYS = 200
 
@@ -77,7 +81,13 @@ def test_a_replay_gives_the_bits_of_launches_one_by_one(medium, is_small, kind, 
         pytest.skip("more than the interpreter runs in a blink")
     medium.executor.capture([(kind, bucket)])
     passes = Passes(medium)
-    cases = [medium.inputs(*ragged(medium.config, bucket, seed)) for seed in (0, 1)]
+    cases = [
+        replace(
+            medium.inputs(*ragged(medium.config, bucket, seed)),
+            requests=random_requests(medium.config, bucket, seed),
+        )
+        for seed in (0, 1)
+    ]
     expected = [passes.one_by_one(kind, bucket, inputs) for inputs in cases]
     for number in (0, 1, 0):
         assert_same(passes.replayed(kind, bucket, cases[number]), expected[number])

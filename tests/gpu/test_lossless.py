@@ -1,4 +1,4 @@
-"""Greedy decoding with n-gram speculation gives the tokens of plain decoding, for tiny models and a larger one.
+"""Decoding with n-gram speculation gives the tokens of plain decoding, greedy and sampled, for small models.
 
 Run: pytest tests/gpu/test_lossless.py -m gpu
 """
@@ -22,6 +22,12 @@ TINY = {
     "mistral": {"architecture": "mistral", "sliding_windows": (9,)},
 }
 
+ASKED = {
+    "sampled": {"temperature": 3.0, "seed": 7},
+    "limits": {"temperature": 3.0, "seed": 8, "top_k": 200, "top_p": 0.95},
+    "edits": {"temperature": 2.0, "seed": 9, "repetition_penalty": 1.2, "logit_bias": {3: 5.0}},
+}
+
 
 def make_engine(model, num_candidates):
     proposer = NgramProposer(SpeculativeConfig(num_speculative_tokens=num_candidates))
@@ -37,9 +43,9 @@ def make_engine(model, num_candidates):
     )
 
 
-def decode(model, prompts, max_tokens, speculative, num_candidates=7):
+def decode(model, prompts, max_tokens, speculative, num_candidates=7, **asked):
     engine = make_engine(model, num_candidates)
-    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, speculative=speculative)
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, speculative=speculative, **asked)
     sequences = [engine.add(prompt, params) for prompt in prompts]
     while engine.has_work:
         engine.step()
@@ -78,3 +84,17 @@ def test_a_medium_model_decodes_the_same_with_n_gram_alone_and_in_a_batch(medium
     alone = [decode(medium, [prompt], count, "off")[0].output_ids for prompt in prompts]
     together = decode(medium, prompts, count, "auto", num_candidates)
     assert [sequence.output_ids for sequence in together] == alone
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_a_medium_model_samples_the_same_with_n_gram_alone_and_in_a_batch(medium, is_small, asked):
+    """The head's weights are wide: at a high temperature several tokens have a chance."""
+    if is_small and asked is not ASKED["sampled"]:
+        pytest.skip("more than the interpreter runs in a blink")
+    lengths = (20, 9) if is_small else (20, 9, 130, 300)
+    prompts = [repeating(medium.config, length, length) for length in lengths]
+    count = 4 if is_small else 150
+    alone = [decode(medium, [prompt], count, "off", **asked)[0].output_ids for prompt in prompts]
+    together = decode(medium, prompts, count, "auto", 3 if is_small else 15, **asked)
+    assert [sequence.output_ids for sequence in together] == alone
+    assert alone != [decode(medium, [prompt], count, "off")[0].output_ids for prompt in prompts]

@@ -386,4 +386,5 @@ def _as_chains(chunks: List[Chunk]) -> CandidateTrees:
 
 def _draft_inputs(trees: CandidateTrees) -> dict[str, Rows]:
     assert trees.is_sampled is not None and trees.draft_logprobs is not None
-    return {"is_sampled": trees.is_sampled, "draft_logprobs": trees.draft_logprobs}
+    width = int(trees.num_nodes.max())  # all that the bucket has room for
+    return {"is_sampled": trees.is_sampled[:, :width], "draft_logprobs": trees.draft_logprobs[:, :width]}

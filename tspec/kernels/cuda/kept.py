@@ -16,7 +16,7 @@ Method    the greatest key whose tokens, it and above, weigh enough is found two
           enough, else over the row. What counts as likely: as much as the GATHERED_RANK-th of the greatest logits of
           GROUPS groups of tokens
 Grid      one program a row
-Cost      two sweeps over the row and 16 over the gathered for top-k, 17 for top-p, one for min-p; a flat row: as many
+Cost      two sweeps over the row and 16 over the gathered for top-k, 18 for top-p, one for min-p; a flat row: as many
           over the row, which lies in L2. Padding and greedy rows cost nothing
 Rows      independent. Weights are whole numbers (of 2**-40 of the likeliest token), so that no sum has an order: the
           set is exact but for the rounding of exp, and for tokens below exp(-27) of the likeliest, which weigh nothing
@@ -141,8 +141,8 @@ def _gather(
 ):  # fmt: skip
     """Write the likely tokens and their logits, in the order of tokens, as many as there is room for.
 
-    Returns (how many there are, their weight, the weight of all, the key from which on they are all there); none, 0
-    and no key where there are too many.
+    Returns (how many there are, the weight of all tokens, the key from which on they are all there); none and no key
+    where there are too many.
     """
     keys, floor, unit = key_of(greatest), tl.zeros((), tl.uint32), tl.full((), 1 << 31, tl.uint32)
     for _ in range(32):
@@ -150,26 +150,23 @@ def _gather(
         floor = tl.where(is_ranked, floor + unit, floor)
         unit = unit >> 1
     top, num = tl.max(greatest, axis=0), tl.zeros((), tl.int32)
-    inner, total = tl.zeros((), tl.int64), tl.zeros((), tl.int64)
+    total = tl.zeros((), tl.int64)
     for start in range(0, vocab, GROUPS):
         token = start + tl.arange(0, GROUPS)
         logits = clean(tl.load(row_ptr + token, mask=token < vocab, other=float("-inf")))
         scores = tl.div_rn(logits, temperature)
-        weight = weigh(scores, top)
+        total += tl.sum(weigh(scores, top), axis=0)
         is_likely = (key_of(scores) >= floor) & (scores > float("-inf"))
         place = num + tl.cumsum(is_likely.to(tl.int32), axis=0) - 1
         mask = is_likely & (place < MAX_GATHERED)
         tl.store(gathered_ptr + place, logits, mask=mask)
         tl.store(tokens_ptr + place, token, mask=mask)
         num += tl.sum(is_likely.to(tl.int32), axis=0)
-        inner += tl.sum(tl.where(is_likely, weight, 0), axis=0)
-        total += tl.sum(weight, axis=0)
     tl.debug_barrier()
     floor = tl.where(floor <= LEAST_KEY, 0, floor)
     if num > MAX_GATHERED:
         num, floor = 0, tl.full((), 0xFFFFFFFF, tl.uint32)
-        inner = tl.zeros((), tl.int64)
-    return num, inner, total, floor
+    return num, total, floor
 
 
 @triton.jit
@@ -194,7 +191,7 @@ def _describe(
 
 @triton.jit
 def _top_p(
-    top_p, total, cut, inner, lowest, row_ptr, vocab, values_ptr, tokens_ptr, num, temperature, top,
+    top_p, total, cut, lowest, row_ptr, vocab, values_ptr, tokens_ptr, num, temperature, top,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """(key, its first token) of the likeliest tokens, of those from key `cut` on, that weigh top_p of their weight."""
@@ -206,7 +203,8 @@ def _top_p(
     product = top_p.to(tl.float64) * total.to(tl.float64)
     goal = product.to(tl.int64)
     goal += (goal.to(tl.float64) < product).to(tl.int64)
-    is_whole = (lowest > 0) & (inner < goal)
+    gathered, _, _ = _weigh_around(0, values_ptr, num, temperature, top, BLOCK)
+    is_whole = (lowest > 0) & (gathered < goal)
     values, count = tl.where(is_whole, row_ptr, values_ptr), tl.where(is_whole, vocab, num)
     cut = _find_reaching(goal, cut, values, tokens_ptr, is_whole, count, temperature, top, MASS, BLOCK)
     above, equal, ties = _weigh_around(cut, values, count, temperature, top, BLOCK)
@@ -241,11 +239,11 @@ def _find_kept(
             top_k = tl.where(top_k < vocab, top_k, 0)
             values_ptr += row * MAX_GATHERED
             tokens_ptr += row * MAX_GATHERED
-            # What is gathered: `num` tokens that weigh `inner`, all of those from key `lowest` on.
-            num, inner, total = 0, tl.zeros((), tl.int64), tl.zeros((), tl.int64)
+            # What is gathered: `num` tokens, all of those from key `lowest` on.
+            num, total = 0, tl.zeros((), tl.int64)
             lowest, cut = tl.full((), 0xFFFFFFFF, tl.uint32), tl.zeros((), tl.uint32)
             if ((top_k > 0) | (top_p < 1)) & (vocab > MAX_GATHERED):
-                num, inner, total, lowest = _gather(
+                num, total, lowest = _gather(
                     values_ptr, tokens_ptr, row_ptr, vocab, temperature, greatest, GROUPS, RANK, MAX_GATHERED
                 )
             if top_k > 0:
@@ -256,7 +254,7 @@ def _find_kept(
                 )
             if top_p < 1:
                 cut, first_tie = _top_p(
-                    top_p, total, cut, inner, lowest,
+                    top_p, total, cut, lowest,
                     row_ptr, vocab, values_ptr, tokens_ptr, num, temperature, top, BLOCK,
                 )  # fmt: skip
             is_whole = cut < lowest

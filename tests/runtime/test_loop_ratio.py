@@ -1,0 +1,147 @@
+"""The engine with a proposer that draws its candidates: the ratio passes, from the proposer's law to committed text.
+
+The target is a checkpoint whose logits are a table, so that the law of a text is known.
+
+Run: pytest tests/runtime/test_loop_ratio.py
+"""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.acceptance_drafts import Draft, keyed_noise
+from support.engines import TestProposer, build, finish, run, with_proposer
+from support.table_model import table_checkpoint
+
+from tspec.core.errors import ConfigError
+from tspec.core.proposer import DraftBatch
+from tspec.core.sampling_params import SamplingParams
+from tspec.core.tree import CandidateTrees
+
+VOCAB, ALIVE, LENGTH, TEXTS, ROWS = 64, 4, 3, 2000, 25
+"""Of the vocabulary only the first tokens are ever likely; texts are run so many at a time."""
+
+FALSE_ALARM = 1e-6
+ALARM = np.log(2 * 4 * ALIVE**LENGTH / FALSE_ALARM)
+"""As in tests/property/test_acceptance_statistics.py, for four cases."""
+
+
+def table(seed: int) -> np.ndarray:
+    logits = np.full((VOCAB, VOCAB), -60.0, np.float32)
+    logits[:, :ALIVE] = 1.5 * np.random.default_rng(seed).normal(size=(VOCAB, ALIVE))
+    return logits
+
+
+TARGET, NEAR = table(1), table(1) + np.float32(0.5) * table(2).clip(-9)
+
+
+class DrawingProposer(TestProposer):
+    """Draws from a table, as many nodes as it may, and says from which law."""
+
+    name = "drawing"
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__()
+        self.draft = draft
+
+    def propose(self, batch: DraftBatch) -> CandidateTrees:
+        sampling = batch.sampling
+        assert sampling is not None
+        drawn = self.draft.propose(batch.roots, sampling.seeds, sampling.positions)
+        num_nodes = np.minimum(drawn.num_nodes, batch.max_nodes)
+        parents = np.tile(self.draft.parents, (len(num_nodes), 1))
+        is_sampled = drawn.is_sampled.copy()
+        for row, count in enumerate(num_nodes.tolist()):
+            has_child = np.isin(np.arange(parents.shape[1]), parents[row, 1:count])
+            is_sampled[row, ~has_child] = 0  # nothing was drawn there
+        trees = CandidateTrees(drawn.tokens, parents, num_nodes, is_sampled, drawn.draft_logprobs)
+        trees.check()
+        return trees
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("table")
+    table_checkpoint(folder, {}, vocab=VOCAB)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    tensors["lm_head.weight"] = torch.from_numpy(TARGET.T / VOCAB**0.5).contiguous()  # a norm of one-hot rows
+    save_file(tensors, file, metadata={"format": "pt"})
+    engine = build(folder, max_model_len=64)
+    yield engine
+    engine.close()
+
+
+def decode(engine, draft: Draft, max_tokens: int, count: int, **params) -> list:
+    """Sequences of texts behind token 0, each with a seed of its own."""
+    drawing = with_proposer(engine, DrawingProposer(draft), max_num_seqs=ROWS, node_budget=64 * ROWS)
+    done = []
+    asked = {"temperature": 1.0, "max_tokens": max_tokens, **params}
+    for first in range(0, count, ROWS):
+        done += [drawing.add([0], SamplingParams(seed=seed, **asked)) for seed in range(first, first + ROWS)]
+        finish(drawing)
+    return done
+
+
+def surprise(sequences) -> float:
+    """The largest exponent of Chernoff's bound over all texts."""
+    p = torch.from_numpy(TARGET[:ALIVE, :ALIVE]).double().softmax(1).numpy()
+    law = p[0][:, None, None] * p[:, :, None] * p[None]
+    texts = np.array([each.output_ids for each in sequences])
+    places = np.ravel_multi_index(tuple(texts.T), law.shape)
+    found, law = np.bincount(places, minlength=law.size) / len(texts), law.ravel()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = [
+            np.where(one > 0, one * np.log(one / other), 0)
+            for one, other in ((found, law), (1 - found, 1 - law))
+        ]
+    return float(len(texts) * sum(parts).max())
+
+
+DRAFTS = {
+    "chains": {"widths": (1, 1)},
+    "blocks": {"widths": (1, 1), "is_block": True},
+    "trees": {"widths": (2, 2)},
+}
+
+
+@pytest.mark.parametrize("form", DRAFTS)
+def test_texts_follow_the_law_of_the_target(engine, form):
+    draft = Draft(NEAR, noise=keyed_noise, **DRAFTS[form])
+    assert surprise(decode(engine, draft, LENGTH, TEXTS)) < ALARM
+
+
+def test_a_draft_that_lies_about_its_law_is_caught(engine):
+    draft = Draft(NEAR, (1, 1), keyed_noise, temperature=0.3, told_temperature=1.0)
+    assert surprise(decode(engine, draft, LENGTH, TEXTS)) > ALARM
+
+
+@pytest.mark.parametrize("form", DRAFTS)
+def test_every_candidate_of_a_draft_that_is_the_target_is_accepted(engine, form):
+    """The first sibling at every depth, of trees."""
+    sequences = decode(engine, Draft(TARGET, noise=keyed_noise, **DRAFTS[form]), 31, ROWS)
+    for stats in (each.stats for each in sequences):
+        # Of three tokens each; the prefill gave the first. At the end a tree may have few nodes.
+        assert stats.num_passes <= 10 + 2 * (form == "trees")
+        assert form == "trees" or stats.num_accepted == stats.num_candidates
+    assert len({tuple(each.output_ids) for each in sequences}) > 1
+
+
+def test_filters_and_masks_are_those_of_the_target(engine):
+    sequences = decode(
+        engine, Draft(NEAR, (2, 1), keyed_noise), 20, ROWS, top_k=2, bad_words=[[1]], logprobs=2
+    )
+    for sequence in sequences:
+        text = [0, *sequence.output_ids]
+        for last, token in pairwise(text):
+            kept = [other for other in np.argsort(-TARGET[last]) if other != 1][:2]
+            assert token in kept, (last, token)
+        assert len(sequence.logprobs) == 20
+
+
+def test_coupled_draws_are_not_tested_by_ratio(engine):
+    drawing = with_proposer(engine, DrawingProposer(Draft(NEAR, (1, 1), keyed_noise)), acceptance="match")
+    with pytest.raises(ConfigError, match="the law that they were drawn from"):
+        run(drawing, [0], temperature=1.0, seed=1, max_tokens=4)
