@@ -16,7 +16,9 @@ from tspec.runtime.sequence import SequenceStats
 
 
 def result(token_ids, num_passes, seconds):
-    stats = SequenceStats(num_passes=num_passes, num_emitted=len(token_ids), start_s=0.0, first_token_s=1.0, end_s=1.0 + seconds)
+    stats = SequenceStats(
+        num_passes=num_passes, num_emitted=len(token_ids), start_s=0.0, first_token_s=1.0, end_s=1.0 + seconds
+    )
     return Result([1], token_ids, "text", "length", stats)
 
 

@@ -112,7 +112,12 @@ def test_the_kernels_of_the_cpu_know_no_reference():
 
 @pytest.mark.parametrize(
     "modules",
-    ["tspec", "tspec.core.sampling_params", "tspec.graph.passes, tspec.graph.lower, tspec.models", "tspec.cli.main"],
+    [
+        "tspec",
+        "tspec.core.sampling_params",
+        "tspec.graph.passes, tspec.graph.lower, tspec.models",
+        "tspec.cli.main",
+    ],
 )
 def test_what_needs_no_tensors_loads_neither_torch_nor_transformers(modules):
     heavy = "{'torch', 'transformers', 'numba', 'triton'}"
