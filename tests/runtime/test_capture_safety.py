@@ -17,6 +17,7 @@ from tspec.graph.plan import Bucket
 
 PASSES = [
     *((kind, Bucket(2, 4)) for kind in ("all", "all_filtered", "all_edited", "prompt", "logits")),
+    *((kind, Bucket(2, 4)) for kind in ("ratio_filtered", "ratio_edited")),
     ("all", Bucket(1, 1)),
     *((kind, Bucket(1, 64)) for kind in ("last", "last_filtered", "last_edited")),
     ("none", Bucket(2, 64)),

@@ -69,11 +69,10 @@ def noisy(
     seed_ptr, prefix_len_ptr, depth_ptr, nodes,
 ):  # fmt: skip
     """scores [N, M] + noise of the target at each row's next position; as they are where temperature is 0."""
-    TOKENS: tl.constexpr = scores.shape[0]
     seed = tl.load(seed_ptr + sequence, mask=live, other=0)
     depth = tl.load(depth_ptr + sequence * nodes + node, mask=live, other=0)
     position = tl.load(prefix_len_ptr + sequence, mask=live, other=0) + depth + 1
-    noise = gumbel(seed, position, first_token, TARGET, TOKENS)
+    noise = gumbel(seed, position, first_token, TARGET, scores.shape[0])
     return tl.where((temperature > 0)[None, :], scores + noise, scores)
 
 
