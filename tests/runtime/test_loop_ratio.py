@@ -15,10 +15,10 @@ from support.acceptance_drafts import Draft, keyed_noise
 from support.engines import TestProposer, build, finish, run, with_proposer
 from support.table_model import table_checkpoint
 
-from tspec.core.errors import ConfigError
 from tspec.core.proposer import DraftBatch
 from tspec.core.sampling_params import SamplingParams
 from tspec.core.tree import CandidateTrees
+from tspec.runtime.sequence import FinishReason
 
 VOCAB, ALIVE, LENGTH, TEXTS, ROWS = 64, 4, 3, 2000, 25
 """Of the vocabulary only the first tokens are ever likely; texts are run so many at a time."""
@@ -143,5 +143,6 @@ def test_filters_and_masks_are_those_of_the_target(engine):
 
 def test_coupled_draws_are_not_tested_by_ratio(engine):
     drawing = with_proposer(engine, DrawingProposer(Draft(NEAR, (1, 1), keyed_noise)), acceptance="match")
-    with pytest.raises(ConfigError, match="the law that they were drawn from"):
-        run(drawing, [0], temperature=1.0, seed=1, max_tokens=4)
+    (sequence,) = run(drawing, [0], temperature=1.0, seed=1, max_tokens=4)
+    assert sequence.finish_reason is FinishReason.ERROR
+    assert "the law that they were drawn from" in sequence.error

@@ -15,17 +15,17 @@ class DraftSampling:
     temperature  float32 [B]  0 for greedy rows
     seeds        int64 [B]
     positions    int32 [B]    absolute position of the root; a candidate at depth d stands at position + d
-    stream       of core/noise.py, to draw with. DRAFT: independent of the target's samples; the trees have to give
-                 the law (`draft_logprobs`) for the ratio test. Draws at depth d then take `draft_stream(d)` at the
-                 first position after the root, so that they are new in every round. TARGET: the target's own noise
-                 at the candidate's place, which makes both agree often; the candidates are matched, and the trees
-                 must give no law
+    acceptance   "match": draw with the target's own noise, stream TARGET of core/noise.py at the candidate's place,
+                 which makes both agree often; the candidates are matched, and the trees must give no law. "ratio":
+                 draw with noise of the draft's own, and give the law (`draft_logprobs`) for the test: draws at depth d
+                 take `draft_stream(d)` at the first position after the root, so that they are new in every round.
+                 "auto": ratio for a chain, match for drawn siblings (measured: docs/sampling.md)
     """
 
     temperature: np.ndarray
     seeds: np.ndarray
     positions: np.ndarray
-    stream: int
+    acceptance: str
 
 
 @dataclass(frozen=True, slots=True)

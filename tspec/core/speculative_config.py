@@ -23,8 +23,9 @@ class SpeculativeConfig:
     prompt_lookup_min/max   shortest and longest suffix that n-gram lookup matches, in tokens
     occurrence              which earlier copy n-gram lookup continues: "latest" or "earliest"
     acceptance              for a proposer that draws its candidates: "match", coupled to the target by the same noise,
-                            so that the same seed gives the same text as plain decoding; "ratio", rejection sampling,
-                            which accepts more; "auto": ratio. Certain candidates are always matched, which is the same
+                            so that the same seed gives the same text as plain decoding; "ratio", rejection sampling;
+                            "auto": what accepts more, ratio for chains and match for trees. Certain candidates are
+                            always matched, which is the same
 
     Errors: ConfigError for unknown keys, unknown methods and bounds that exclude each other.
     """

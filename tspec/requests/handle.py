@@ -17,7 +17,7 @@ class Result:
     """What one sample of a prompt gave. `token_ids` has what stopped it, `text` not (unless it is asked for).
 
     finish_reason    "stop", "length", "error", or "abort" for a request that was dropped
-    stop_reason      the token id or the stop string that ended the text, None where none did
+    stop_reason      the stop string, or the id of stop_token_ids, that ended the text
     error            what went wrong, where that is the reason: this sample alone is affected
     seed             makes the same text again, as SamplingParams.seed; None where decoding was greedy
     logprobs         one entry a token where SamplingParams.logprobs asks for them

@@ -8,7 +8,6 @@ import numpy as np
 
 from tspec.core.config import ModelConfig
 from tspec.core.errors import CapacityError, ConfigError
-from tspec.core.noise import DRAFT, TARGET
 from tspec.core.proposer import Committed, DraftBatch, DraftSampling, Proposer
 from tspec.core.sampling import FILTERED, FUSED, pass_kind
 from tspec.core.sampling_params import SamplingParams
@@ -74,7 +73,7 @@ class Engine:
         self._proposer = proposer
         self._max_candidates = max_candidates
         self._node_budget = node_budget
-        self._draft_stream = TARGET if acceptance == "match" else DRAFT
+        self._acceptance = acceptance
         self._counters = Counters()
         self._report = MetricsReport(on_metrics, metrics_interval_s)
 
@@ -297,7 +296,7 @@ class Engine:
                 temperature=np.array([each.tables.temperature for each in sequences], dtype=np.float32),
                 seeds=np.array([each.tables.seed for each in sequences], dtype=np.int64),
                 positions=np.array([each.prefix_len for each in sequences], dtype=np.int32),
-                stream=self._draft_stream,
+                acceptance=self._acceptance,
             ),
         )
 
@@ -309,7 +308,7 @@ class Engine:
                 raise ConfigError(
                     f"nodes {what}", got=nodes, need=f"1 to {most}", fix="Correct the proposer."
                 )
-        if trees.draft_logprobs is not None and self._draft_stream == TARGET:
+        if trees.draft_logprobs is not None and self._acceptance == "match":
             raise ConfigError(
                 f"candidates {what}",
                 got="the law that they were drawn from",

@@ -122,8 +122,7 @@ class SequenceStats:
 class Sequence:
     """A request in the engine. `tokens` are prompt and output; all but the root have committed KV once decoding.
 
-    text          the output's text, where a stop string may end it
-    stop_reason   the token id or the stop string that ended it
+    text   the output's text, where a stop string may end it
     """
 
     prompt: np.ndarray
@@ -139,7 +138,6 @@ class Sequence:
     table: BlockTable | None = None
     prefix_len: int = 0
     finish_reason: FinishReason | None = None
-    stop_reason: int | str | None = None
     error: str | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -193,6 +191,15 @@ class Sequence:
         """Most tokens that may still be emitted."""
         return self.max_length - len(self.tokens)
 
+    @property
+    def stop_reason(self) -> int | str | None:
+        """The stop string, or the id of stop_token_ids, that ended the text; None for an end-of-sequence id."""
+        if self.finish_reason is not FinishReason.STOP:
+            return None
+        if self.text is not None and self.text.stop is not None:
+            return self.text.stop
+        return self.tokens[-1] if self.tokens[-1] in self.params.stop_token_ids else None
+
     def fail(self, error: str) -> None:
         """End the sequence with an error."""
         self.error = error
@@ -217,19 +224,29 @@ class Sequence:
                 break
             self.tokens.append(int(token))
             emitted.append(int(token))
-            is_stop = int(token) in self.stop_ids
-            if self.text is not None and self.text.push(int(token), is_stop=is_stop):
-                self.finish_reason, self.stop_reason = FinishReason.STOP, self.text.stop
-            elif is_stop:
-                self.finish_reason, self.stop_reason = FinishReason.STOP, int(token)
-            elif len(self.tokens) >= self.max_length:
-                self.finish_reason = FinishReason.LENGTH
+            self.finish_reason = self._end_with(int(token))
             if self.finish_reason is not None:
                 break
         self.tables.commit(emitted)
-        if self.finish_reason is FinishReason.ERROR:
+        if self.finish_reason is FinishReason.ERROR and self.error is None:
             self.error = self.tables.why_no_token(self.tokens, self.num_output)
         self.stats.add_tokens(len(emitted), now)
         if self.finish_reason is not None:
             self.stats.end_s = now
         return len(emitted)
+
+    def _end_with(self, token: int) -> FinishReason | None:
+        """Why the sequence ends with `token`, its newest one; None if it goes on."""
+        is_last, is_stop = len(self.tokens) >= self.max_length, token in self.stop_ids
+        if self.text is not None:
+            try:
+                self.text.push(token, is_stop=is_stop)
+                if is_stop or is_last:
+                    self.text.finish()  # which may complete a stop string, too
+            except Exception as error:  # of a tokenizer, which is not our code: it is this request's alone
+                self.error = f"text of the output: {error}"
+                return FinishReason.ERROR
+            is_stop = is_stop or self.text.stop is not None
+        if is_stop:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if is_last else None
