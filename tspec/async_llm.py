@@ -114,7 +114,7 @@ class AsyncLLM:
         else:
             token_ids = self._engine.encode(prompt)
         inbox = _Inbox()
-        call = Call(token_ids, samples, priority, is_streamed, inbox.put)
+        call = Call(token_ids, samples, priority, is_streamed, inbox.put, inbox.is_open)
         self._thread.submit(call)
         return call, inbox
 
@@ -131,6 +131,10 @@ class _Inbox:
         """Called in the engine's thread. Errors: RuntimeError when the event loop is closed."""
         self._news.append(news)
         self._loop.call_soon_threadsafe(self._has_news.set)
+
+    def is_open(self) -> bool:
+        """Whether the event loop is there. One that was closed without cancelling its tasks never says so."""
+        return not self._loop.is_closed()
 
     async def chunks(self) -> list[Chunk]:
         """Wait for chunks; all that have come."""

@@ -26,6 +26,7 @@ class Call:
 
     samples      parameters of each sample; one if it is streamed
     tell         called in the engine's thread; an exception of it drops the call
+    is_wanted    called in the engine's thread; the call is dropped where it says no
     is_streamed  whether chunks are wanted, or the results alone
     is_done      whether nothing more comes of it
     """
@@ -35,6 +36,7 @@ class Call:
     priority: int
     is_streamed: bool
     tell: Callable[[News], None]
+    is_wanted: Callable[[], bool]
     handles: list[RequestHandle] = field(default_factory=list)
     num_running: int = 0
     is_done: bool = False
@@ -141,7 +143,9 @@ class EngineThread:
         call = self._calls[handle]
         call.num_running -= handle.is_finished
         try:
-            if call.is_streamed:
+            if not call.is_wanted():
+                call.is_done = True
+            elif call.is_streamed:
                 self._send(call, handle.take())
             elif call.num_running == 0:
                 self._send(call, [each.finished_result() for each in call.handles])
@@ -156,7 +160,7 @@ class EngineThread:
             return
         try:
             call.tell(news)
-        except Exception:  # whoever waited is gone, and so is the event loop in which they did
+        except Exception:  # whoever waited is gone meanwhile
             _log.debug("Nobody waits for a call.", exc_info=True)
             call.is_done = True
 
