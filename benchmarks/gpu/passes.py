@@ -122,8 +122,8 @@ def attempt(measure: Callable[..., dict[str, object]], *args: object) -> dict[st
 
 
 def count_launches(plan: Plan) -> int:
-    """Kernels of a pass: a head that chooses a token is two."""
-    return len(plan.launches) + sum(launch.kind == "norm_head_sample" for launch in plan.launches)
+    """Kernels of a pass: what chooses a token is two."""
+    return len(plan.launches) + sum(launch.kind in ("norm_head_sample", "sample") for launch in plan.launches)
 
 
 def _moved(model: RandomModel, plan: Plan, launch: Launch, context: int) -> int:

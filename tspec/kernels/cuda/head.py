@@ -13,7 +13,7 @@ Dtypes    x and weight share one of fp16, bf16, fp32; norm, bias and temperature
 Layout    all contiguous
 Grid      the linear kernel's, whose programs write logits, or the best of their block of V; then one program a row
 Cost      the weights once for each 64 rows, and 4 V bytes a row; or two launches and 8 bytes for each row and block
-          of V, with half a counter of noise for a pair of logits
+          of V, and in tiles with a sampled row one random counter for four logits
 Rows      independent: linear.py, noise.py; a maximum has no order. One configuration of tiles serves both kernels, so
           that a row has the same logits in both and gets the token that `sample` chooses from them in memory
 Errors    ContractError from the launchers for any line above

@@ -9,8 +9,8 @@ Shapes    logits: [B, R, V]; temperature, seed, prefix_len, num_nodes: [B]; dept
 Dtypes    logits, temperature and threshold fp32, seed int64, others int32
 Layout    all contiguous; offsets of logits are int64
 Grid      (rows, blocks of V), whose programs write the best of their block to `partials`; then one program a row
-Cost      two launches; reads live rows once; 8 bytes for each row and block of V; a quarter counter of noise a logit
-          of sampled rows
+Cost      two launches; reads live rows once; 8 bytes for each row and block of V; of sampled rows one random
+          counter for four logits
 Rows      independent; a maximum has no order. Scores and noise come from the head's own functions: scores.py
 Errors    ContractError from the launcher for any line above, and for `partials` smaller than scratch_bytes
 Oracle    tspec/kernels/reference/sampling.py::sample
