@@ -93,7 +93,12 @@ EARLY = f"""
     /*0030*/ {WAIT} ;
     /*0040*/ LDG.E R4, [R2] ;
     /*0050*/ STG.E [R2], R4 ;
-    /*0060*/ EXIT ;"""
+    /*0060*/ EXIT ;
+    /*0070*/ LDG.E R4, [R2] ;
+    /*0078*/ RET.REL.NODEC R2 0x0 ;
+    /*0080*/ BPT.TRAP 0x1 ;
+    /*0088*/ IMAD.MOV.U32 R3, RZ, RZ, 0x0 ;
+    /*0090*/ RET.REL.NODEC R2 0x0 ;"""
 SPOILED = {
     "no wait": (WAIT, "NOP"),
     "a wait of some programs": (WAIT, f"@P0 {WAIT}"),
@@ -103,12 +108,19 @@ SPOILED = {
     "an atomic before": ("CCTL.E.PF2", "ATOMG.E"),
     "a program that leaves before": ("CCTL.E.PF2", "@P0 EXIT"),
     "a branch past it": ("CCTL.E.PF2 [R2]", "@P0 BRA.U UP0, 0x40"),
+    "a function before": ("CCTL.E.PF2 [R2]", "CALL.REL.NOINC 0x70"),
     "the next launch is never let go": (LET_NEXT_START, "NOP"),
 }
 
 
 def test_code_that_waits_first_is_accepted():
     hold_early_launch(one_of_each_kernel("sm_90")["_embed"], EARLY)
+
+
+def test_a_trap_before_the_wait_is_accepted():
+    """The program ends with an error there, and all others with it."""
+    trapped = EARLY.replace("CCTL.E.PF2 [R2]", "@P0 CALL.REL.NOINC 0x80")
+    hold_early_launch(one_of_each_kernel("sm_90")["_embed"], trapped)
 
 
 @pytest.mark.parametrize("fault", SPOILED)

@@ -48,10 +48,8 @@ def cases() -> Iterator[AotCase]:
                 if head_dim in PLAIN:
                     yield attention_case(arch, "bf16", head_dim, 4, each)
             yield attention_case(arch, "fp16", head_dim, 4, tuned[16], norms=True)
+            yield attention_case(arch, "bf16", head_dim, 4, tuned[max(tuned)], norms=True, window=WINDOW)
         yield attention_case(arch, "bf16", 128, 16, default_attention_tuned(128, 64, BF16, arch))
-        yield attention_case(
-            arch, "bf16", 128, 4, default_attention_tuned(128, 64, BF16, arch), window=WINDOW
-        )
         yield attention_case(arch, "fp32", 64, 4, default_attention_tuned(64, 1, DType.FLOAT32, arch))
         for head_dim in TALL.get(arch, ()):
             yield attention_case(arch, "bf16", head_dim, 4, AttentionTuned(4, 64, 8), norms=True)

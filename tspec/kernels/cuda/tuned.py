@@ -174,10 +174,9 @@ def default_attention_tuned(head_dim: int, rows: int, dtype: DType, arch: str) -
         return AttentionTuned(4, 16, num_warps, 1 if has_one_stage else 2, 16 if part == NO_SM else None)
     if part == NO_SM:
         return AttentionTuned(4, 16, 4, 1 if is_wide else 2, matrix_side=16)
-    if part == "sm_80":
-        row_tile = 16 if rows <= 16 or is_wide else 32
-        return AttentionTuned(4, row_tile, 8 if head_dim > 64 else 4, 2 if is_wide else 3)
-    return AttentionTuned(4, 16 if rows <= 16 else 32, 8 if is_wide else 4, 2 if is_wide else 3)
+    row_tile = 16 if rows <= 16 or (is_wide and part != "sm_100") else 32
+    num_warps = 8 if is_wide or (part == "sm_80" and head_dim > 64) else 4
+    return AttentionTuned(4, row_tile, num_warps, 2 if is_wide else 3)
 
 
 @dataclass(frozen=True, slots=True)
