@@ -78,7 +78,7 @@ def test_a_context_that_the_model_has_not_is_wrong_usage(run, config_only, conte
 def test_prefill_passes_can_be_seen_too(run, config_only, head):
     text = printed(run("inspect", config_only, "--head", head))
     assert "accept_match" not in text
-    assert ("head_argmax" in text) == (head == "last")
+    assert ("head_sample" in text) == (head == "last")
 
 
 @pytest.mark.parametrize("option", [["--stage", "asm"], ["--head", "first"], ["--device", "abacus"]], ids=str)
