@@ -304,7 +304,7 @@ def test_a_text_that_cannot_be_made_fails_alone(llm, monkeypatch):
         waiting = asyncio.create_task(llm.generate(f"{STORY}{START}"))
         codec, decode, second = llm.tokenizer, llm.tokenizer.decode, "日".encode()[0]
         monkeypatch.setattr(codec, "decode", lambda ids: 1 // (ids[0] != second) and decode(ids))
-        for ask in (llm.generate("é"), pieces_of(llm.stream("é"))):
+        for ask in (llm.generate("é"), pieces_of(llm.stream("é")), llm.generate("é", SamplingParams(n=3))):
             with pytest.raises(ZeroDivisionError):
                 await ask
         assert (await waiting)[0].text == STORY

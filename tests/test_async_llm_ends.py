@@ -4,6 +4,7 @@ Run: pytest tests/test_async_llm_ends.py
 """
 
 import asyncio
+import dataclasses
 import gc
 import subprocess
 import sys
@@ -172,10 +173,11 @@ def test_a_forked_process_says_so(folder):
 def test_requests_of_an_event_loop_that_is_gone_are_dropped(folder):
     llm = opened(folder)
     loop = asyncio.new_event_loop()
-    tasks = [loop.create_task(llm.generate(START, LONG)), loop.create_task(read(llm.stream([5], LONG)))]
+    samples = llm.generate(START, dataclasses.replace(LONG, n=2))
+    tasks = [loop.create_task(samples), loop.create_task(read(llm.stream([5], LONG)))]
     loop.run_until_complete(asyncio.sleep(0.1))
     engine = llm._engine.opened()
-    assert len(engine.scheduler.running) == 2
+    assert len(engine.scheduler.running) == 3
     for task in tasks:
         task._log_destroy_pending = False
     loop.close()

@@ -5,19 +5,20 @@ Run: pytest tests/test_llm_robustness.py
 
 import os
 import signal
-import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
-from support.engines import TestProposer, num_held
+from support.engines import NGRAM, TestProposer, num_held
 from support.forking import in_forked_process
-from support.sources import ROOT
 from support.story import START, STORY, story_folder
 
+import tspec
 from tspec import LLM, ConfigError, SamplingParams
 from tspec.runtime.interrupts import HeldInterrupts
 
+PACKAGE = str(Path(tspec.__file__).parent)
 NOTHING = {"blocks": 0, "running": 0, "waiting": 0}
 FORKED = "ConfigError: {}: got a process forked from the one that made it, need that one"
 
@@ -91,43 +92,62 @@ def test_an_interrupt_in_other_calls_leaves_the_llm_usable(llm, use):
     assert llm.generate(START)[0].text == STORY
 
 
-PRESSES = """
-import os, random, signal, sys, threading
-from support.engines import NGRAM, num_held
-from support.story import START, STORY
-from tspec import LLM, SamplingParams
+class Press:
+    """A trace function that presses Ctrl-C before the `number`th line of tspec's own code."""
 
-llm = LLM(sys.argv[1], speculative_config=NGRAM, num_threads=2, max_num_seqs=3)
-random.seed(7)
-caught = 0
-for turn in range(150):
-    delay = random.random() * 0.02
-    press = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+    def __init__(self, number):
+        self.number, self.count = number, 0
+
+    def __call__(self, frame, event, _):
+        if PACKAGE not in frame.f_code.co_filename:
+            return None
+        self.count += event == "line"
+        if self.count == self.number and event == "line":
+            signal.raise_signal(signal.SIGINT)
+        return self
+
+
+def is_interrupted(number, use):
+    """Whether a Ctrl-C before line `number` of `use` ended it; nothing else may come of it. And the lines there are."""
+    press = Press(number)
+    sys.settrace(press)
     try:
-        press.start()
-        while True:
-            if turn % 3:
-                llm.generate([START, "yx"] * 2, SamplingParams(max_tokens=40, ignore_eos=True))
-            else:
-                list(llm.stream(START))
+        use()
     except KeyboardInterrupt:
-        caught += 1
-    press.join()
-    engine = llm._engine.opened()
-    assert num_held(engine) == {"blocks": 0, "running": 0, "waiting": 0}, turn
-    assert llm._engine._handles == {} and engine._proposer._regions._num_taken == 0, turn
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-assert [each.text for each in llm.generate([START] * 5)] == [STORY] * 5
-print(caught)
-"""
+        return True, press.count
+    finally:
+        sys.settrace(None)
+    return False, press.count
 
 
-def test_ctrl_c_at_any_time_leaves_the_llm_usable(folder):
-    """Real signals, at random moments of generate and stream."""
-    program = [sys.executable, "-c", PRESSES, str(folder)]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
-    result = subprocess.run(program, capture_output=True, text=True, env=environment, timeout=280)
-    assert (result.returncode, result.stdout) == (0, "150\n"), result.stderr
+@pytest.mark.parametrize("use", ["generate", "stream", "step"])
+def test_ctrl_c_before_any_line_of_the_library_leaves_the_llm_usable(folder, use):
+    """Two requests, and another one beside them; every seventeenth line of what they need."""
+
+    def run():
+        if use == "generate":
+            llm.generate([START, f"{STORY}{START}"])
+        elif use == "stream":
+            list(llm.stream(START))
+        else:
+            while llm.has_work:
+                llm.step()
+
+    with LLM(folder, speculative_config=NGRAM, num_threads=1, max_num_seqs=3) as llm:
+        engine = llm._engine.opened()
+        number, num_interrupted, is_over = 1, 0, False
+        while not is_over:
+            bystander = llm.add_request(START)
+            is_ended, num_lines = is_interrupted(number, run)
+            num_interrupted += is_ended
+            is_over = num_lines < number
+            while llm.has_work:
+                llm.step()
+            assert bystander.result.text == STORY
+            assert (num_held(engine), llm._engine._handles) == (NOTHING, {}), number
+            assert engine._proposer._regions._num_taken == 0, number
+            number += 17
+        assert num_interrupted == number // 17 - 1 > 40
 
 
 def press_ctrl_c():

@@ -1,6 +1,7 @@
 """The user's door for asyncio: one engine in a thread of its own, and any number of tasks that wait for it."""
 
 import asyncio
+import contextlib
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 from tspec.build import Progress
 from tspec.core.sampling_params import SamplingParams
 from tspec.core.speculative_config import SpeculativeConfig
-from tspec.requests.engine_thread import Call, EngineThread, News
+from tspec.requests.engine_thread import Call, EngineThread, Inbox, News
 from tspec.requests.handle import Chunk, Prompt, Result
 from tspec.requests.text_engine import open_text_engine
 from tspec.runtime.metrics import EngineMetrics
@@ -41,7 +42,7 @@ class AsyncLLM:
     ) -> None:
         self._engine = open_text_engine("AsyncLLM", model, speculative_config, on_progress, options)
         self.config = self._engine.config
-        self._thread = EngineThread("AsyncLLM", self._engine)
+        self._thread = EngineThread("AsyncLLM", self._engine, _wake)
         self._finalizer = weakref.finalize(self, self._thread.stop)
 
     async def generate(
@@ -114,7 +115,7 @@ class AsyncLLM:
         else:
             token_ids = self._engine.encode(prompt)
         inbox = _Inbox()
-        call = Call(token_ids, samples, priority, is_streamed, inbox.put, inbox.is_open)
+        call = Call(token_ids, samples, priority, is_streamed, inbox)
         self._thread.submit(call)
         return call, inbox
 
@@ -123,18 +124,17 @@ class _Inbox:
     """News for one task, from the engine's thread."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        self.has_news = asyncio.Event()
         self._news: deque[News] = deque()
-        self._has_news = asyncio.Event()
 
     def put(self, news: News) -> None:
-        """Called in the engine's thread. Errors: RuntimeError when the event loop is closed."""
+        """Keep news. Called in the engine's thread."""
         self._news.append(news)
-        self._loop.call_soon_threadsafe(self._has_news.set)
 
     def is_open(self) -> bool:
         """Whether the event loop is there. One that was closed without cancelling its tasks never says so."""
-        return not self._loop.is_closed()
+        return not self.loop.is_closed()
 
     async def chunks(self) -> list[Chunk]:
         """Wait for chunks; all that have come."""
@@ -147,13 +147,29 @@ class _Inbox:
     async def _take(self) -> list[News]:
         """Wait until there is something; raise it if it is an error."""
         while not self._news:
-            await self._has_news.wait()
-            self._has_news.clear()
+            await self.has_news.wait()
+            self.has_news.clear()
         taken = [self._news.popleft() for _ in range(len(self._news))]
         for news in taken:
             if isinstance(news, Exception):
                 raise news
         return taken
+
+
+def _wake(inboxes: Sequence[Inbox]) -> None:
+    """Let the tasks of these inboxes look into them: one message for each event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Inbox]] = {}
+    for inbox in inboxes:
+        assert isinstance(inbox, _Inbox)
+        by_loop.setdefault(inbox.loop, []).append(inbox)
+    for loop, those in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # closed meanwhile
+            loop.call_soon_threadsafe(_announce, those)
+
+
+def _announce(inboxes: Sequence[_Inbox]) -> None:
+    for inbox in inboxes:
+        inbox.has_news.set()
 
 
 def _joined(chunks: Sequence[Chunk]) -> Chunk:

@@ -4,8 +4,9 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tspec.core.checks import need_process
 from tspec.core.errors import ConfigError, TspecError
@@ -20,13 +21,21 @@ News = Chunk | list[Result] | Exception
 nothing comes."""
 
 
+class Inbox(Protocol):
+    """Where the news of a call go. Called in the engine's thread."""
+
+    def put(self, news: News) -> None:
+        """Keep news; who waits for them is woken a little later, together with others."""
+
+    def is_open(self) -> bool:
+        """Whether somebody may still look here; if not, the call is dropped."""
+
+
 @dataclass(slots=True, eq=False)
 class Call:
-    """A prompt for the engine's thread, and where its news go.
+    """A prompt for the engine's thread.
 
     samples      parameters of each sample; one if it is streamed
-    tell         called in the engine's thread; an exception of it drops the call
-    is_wanted    called in the engine's thread; the call is dropped where it says no
     is_streamed  whether chunks are wanted, or the results alone
     is_done      whether nothing more comes of it
     """
@@ -35,8 +44,7 @@ class Call:
     samples: list[SamplingParams]
     priority: int
     is_streamed: bool
-    tell: Callable[[News], None]
-    is_wanted: Callable[[], bool]
+    inbox: Inbox
     handles: list[RequestHandle] = field(default_factory=list)
     num_running: int = 0
     is_done: bool = False
@@ -45,12 +53,17 @@ class Call:
 class EngineThread:
     """Steps an engine while it has work, and carries out between two steps what was asked for meanwhile.
 
+    wake   called in its thread with inboxes that have news: once for all of a step, since who is woken competes with
+           this thread for the interpreter
+
     `submit`, `drop` and `stop` may be called in any thread.
     """
 
-    def __init__(self, name: str, engine: TextEngine) -> None:
+    def __init__(self, name: str, engine: TextEngine, wake: Callable[[Sequence[Inbox]], None]) -> None:
         self._name = name
         self._engine = engine
+        self._wake = wake
+        self._news_for: list[Inbox] = []
         self._pid = os.getpid()
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._calls: dict[RequestHandle, Call] = {}
@@ -89,9 +102,7 @@ class EngineThread:
         if os.getpid() != self._pid:
             return
         self._asked.put(None)
-        if (
-            threading.current_thread() is not self._thread
-        ):  # as where the collector finds the owner in this thread
+        if threading.current_thread() is not self._thread:  # which may have found its owner to be garbage
             self._thread.join()
 
     def _serve(self) -> None:
@@ -99,6 +110,7 @@ class EngineThread:
             while self._obey():
                 for handle in self._engine.step():
                     self._tell(handle)
+                self._wake_all()
         except BaseException as error:  # nothing steps any more, and those who wait have to know
             _log.exception("The engine's thread ends.")
             self._cause = error
@@ -109,6 +121,7 @@ class EngineThread:
             call.is_done = True
         self._open.clear()
         self._calls.clear()
+        self._wake_all()
         self._engine.close()
 
     def _obey(self) -> bool:
@@ -122,6 +135,7 @@ class EngineThread:
             if command is None:
                 return False
             command()
+        self._wake_all()
         return True
 
     def _add(self, call: Call) -> None:
@@ -140,10 +154,12 @@ class EngineThread:
 
     def _tell(self, handle: RequestHandle) -> None:
         """Tell a call what came of one of its samples."""
-        call = self._calls[handle]
+        call = self._calls.get(handle)
+        if call is None:  # ended with another sample in the same step
+            return
         call.num_running -= handle.is_finished
         try:
-            if not call.is_wanted():
+            if not call.inbox.is_open():
                 call.is_done = True
             elif call.is_streamed:
                 self._send(call, handle.take())
@@ -156,13 +172,14 @@ class EngineThread:
             self._end(call)
 
     def _send(self, call: Call, news: News) -> None:
-        if call.is_done:
-            return
-        try:
-            call.tell(news)
-        except Exception:  # whoever waited is gone meanwhile
-            _log.debug("Nobody waits for a call.", exc_info=True)
-            call.is_done = True
+        if not call.is_done:
+            call.inbox.put(news)
+            self._news_for.append(call.inbox)
+
+    def _wake_all(self) -> None:
+        if self._news_for:
+            self._wake(self._news_for)
+            self._news_for = []
 
     def _end(self, call: Call) -> None:
         """Forget a call, and free what it still holds."""
