@@ -1,6 +1,10 @@
 """What every test runs under: no look-ups on a model hub, one thread for torch, no progress bars."""
 
 import os
+import signal
+
+# A shell that runs the tests in the background has interrupts ignored; tests send them, to themselves and to programs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before torch and transformers read them; programs that tests start inherit them.
 os.environ["HF_HUB_OFFLINE"] = "1"
