@@ -3,9 +3,6 @@
 import os
 import signal
 
-# A shell that runs the tests in the background has interrupts ignored; tests send them, to themselves and to programs.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 # Before torch and transformers read them; programs that tests start inherit them.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TQDM_DISABLE"] = "1"
@@ -14,3 +11,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from support.checkpoints import long_folder, tiny_copy, tiny_folder
 
 __all__ = ["long_folder", "tiny_copy", "tiny_folder"]
+
+# A shell that runs the tests in the background has interrupts ignored; tests send them, to themselves and to programs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
