@@ -46,6 +46,11 @@ class NgramProposer:
         self._table = np.zeros(0, dtype=np.int32)
         self._cursors = np.zeros(0, dtype=CURSOR)
 
+    @property
+    def num_texts(self) -> int:
+        """Sequences that it holds memory for."""
+        return int(np.count_nonzero(self._cursors["capacity"]))
+
     def warm_up(self) -> None:
         """Compile or load every native function, so that no request waits for it."""
         spare = NgramProposer(self._config)
