@@ -6,7 +6,7 @@ INSTALLED := .venv/installed
 # The part of the interpreter's tests that `make test` runs; `make gates` runs all of them.
 INTERPRETED := interpreter_traps whole_model accept kv_commit
 
-.PHONY: help demo test gates gpu-check clean venv
+.PHONY: help demo test gates compiled-sm_90 compiled-others gpu-check clean venv
 .DELETE_ON_ERROR:
 
 help:
@@ -31,8 +31,16 @@ test: $(INSTALLED)
 	TRITON_INTERPRET=1 $(BIN)/pytest $(INTERPRETED:%=tests/interpret/test_%.py)
 
 gates: $(INSTALLED)
+	$(MAKE) -j 2 compiled-sm_90 compiled-others
 	TRITON_INTERPRET=1 $(BIN)/pytest tests/interpret
-	$(BIN)/pytest -m "slow and not gpu"
+	$(BIN)/pytest -m "slow and not gpu" --ignore=tests/aot
+
+# Compiling every kernel takes longest: two processes, which share the compiler's cache.
+compiled-sm_90: $(INSTALLED)
+	$(BIN)/pytest tests/aot -m slow -k "sm_90 or gfx942"
+
+compiled-others: $(INSTALLED)
+	$(BIN)/pytest tests/aot -m slow -k "not (sm_90 or gfx942)"
 
 gpu-check:
 	PYTHONPATH=. $(PYTHON) -m benchmarks.gpu_check --json gpu-check.json
