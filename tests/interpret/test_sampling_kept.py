@@ -106,6 +106,16 @@ def test_a_tie_that_is_cut_by_top_p_starts_where_the_reference_starts_it_also_am
         assert 3 < first_tie.item() < 90
 
 
+def test_a_tie_that_top_p_cuts_and_min_p_drops_leaves_no_first_tie():
+    """One token at 4 and thirty at 0, of which top_p keeps some: min_p 0.05 drops them, exp(-4) being 0.018."""
+    logits = torch.zeros(1, 1, 31)
+    logits[0, 0, 9] = 4.0
+    for min_p, wanted in ((0.0, (0.0, 16)), (0.05, (4.0, 0))):
+        threshold, first_tie, _ = run_kept(logits, *operands([(1.0, 0, 0.82, min_p)], [1]))
+        want = REFERENCES["find_kept"]({}, logits, *operands([(1.0, 0, 0.82, min_p)], [1]))
+        assert (threshold.item(), first_tie.item()) == (want[0].item(), want[1].item()) == wanted
+
+
 def test_likely_tokens_are_gathered_in_order_and_a_flat_row_is_not():
     logits = torch.randn(2, 1, 100, generator=torch.Generator().manual_seed(1))
     logits[1] = 1.0
