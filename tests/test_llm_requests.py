@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import transformers
 from support.checkpoints import edit_json
 from support.engines import num_held
 from support.story import BROKEN, OUTPUT, START, STORY, story_folder
@@ -58,6 +59,19 @@ def test_several_conversations_are_answered_together(llm):
     ]
     assert [each.token_ids for each in results] == [OUTPUT[:3]] * 4
     assert llm.chat([]) == []
+
+
+def test_the_template_is_read_once(folder, monkeypatch):
+    loaded = []
+    load = transformers.PreTrainedTokenizerFast.from_pretrained
+    monkeypatch.setattr(
+        transformers.PreTrainedTokenizerFast,
+        "from_pretrained",
+        lambda *args, **options: loaded.append(args) or load(*args, **options),
+    )
+    with LLM(folder, num_threads=1) as llm:
+        llm.chat([say("a")] * 9, SamplingParams(max_tokens=1))
+    assert len(loaded) == 1
 
 
 def test_messages_that_the_template_cannot_read_are_refused(llm):

@@ -46,7 +46,7 @@ class AsyncLLM:
         self._finalizer = weakref.finalize(self, self._thread.stop)
 
     async def generate(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
+        self, prompt: Prompt, params: SamplingParams | None = None, priority: int = 0
     ) -> list[Result]:
         """Decode one prompt; returns its `params.n` results. Lower numbers of `priority` come first."""
         call, inbox = await self._submit(prompt, params, priority, is_streamed=False)
@@ -56,7 +56,7 @@ class AsyncLLM:
             self._thread.drop(call)
 
     async def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
+        self, prompt: Prompt, params: SamplingParams | None = None, priority: int = 0
     ) -> AsyncIterator[Chunk]:
         """Decode one prompt, and yield its text as it comes; what came while nobody asked is one chunk.
 
@@ -73,7 +73,7 @@ class AsyncLLM:
             self._thread.drop(call)
 
     async def chat(
-        self, messages: Sequence[Message], params: SamplingParams | None = None, *, priority: int = 0
+        self, messages: Sequence[Message], params: SamplingParams | None = None, priority: int = 0
     ) -> list[Result]:
         """Answer a conversation by the checkpoint's template; else as `generate`."""
         return await self.generate(await self.encode_chat(messages), params, priority=priority)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -71,6 +72,13 @@ class TextCodec:
             {token for token, each in added.items() if each.special},
         )
 
+    @cached_property
+    def _template(self) -> Any:
+        """transformers' tokenizer, which takes about half a second to make."""
+        from transformers import PreTrainedTokenizerFast  # slow to import, and only chats need it
+
+        return PreTrainedTokenizerFast.from_pretrained(self._folder, local_files_only=True)
+
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a chat up to the point where the model has to answer.
 
@@ -89,14 +97,12 @@ class TextCodec:
 
     def _render_chat(self, messages: Sequence[Message]) -> str | None:
         """Text of a chat, None without a template."""
-        from transformers import PreTrainedTokenizerFast  # slow to import, and only chats need it
-
         try:
-            hf_tokenizer = PreTrainedTokenizerFast.from_pretrained(self._folder, local_files_only=True)
-            if not hf_tokenizer.chat_template:
+            template = self._template
+            if not template.chat_template:
                 return None
             return str(
-                hf_tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+                template.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
             )
         except Exception as error:  # a template is code of the checkpoint, and may raise whatever it likes
             raise CheckpointError(
