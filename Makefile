@@ -6,7 +6,7 @@ INSTALLED := .venv/installed
 # The part of the interpreter's tests that `make test` runs; `make gates` runs all of them.
 INTERPRETED := interpreter_traps whole_model accept kv_commit
 
-.PHONY: help demo test gates compiled-sm_90 compiled-others gpu-check clean venv
+.PHONY: help demo test gates compiled-sm_90 compiled-others interpreted gpu-check clean venv
 .DELETE_ON_ERROR:
 
 help:
@@ -31,16 +31,18 @@ test: $(INSTALLED)
 	TRITON_INTERPRET=1 $(BIN)/pytest $(INTERPRETED:%=tests/interpret/test_%.py)
 
 gates: $(INSTALLED)
-	$(MAKE) -j 2 compiled-sm_90 compiled-others
-	TRITON_INTERPRET=1 $(BIN)/pytest tests/interpret
+	$(MAKE) -j 2 compiled-sm_90 compiled-others interpreted
 	$(BIN)/pytest -m "slow and not gpu" --ignore=tests/aot
 
-# Compiling every kernel takes longest: two processes, which share the compiler's cache.
+# Compiling every kernel takes longest: two processes at a time, which share the compiler's cache.
 compiled-sm_90: $(INSTALLED)
 	$(BIN)/pytest tests/aot -m slow -k "sm_90 or gfx942"
 
 compiled-others: $(INSTALLED)
 	$(BIN)/pytest tests/aot -m slow -k "not (sm_90 or gfx942)"
+
+interpreted: $(INSTALLED)
+	TRITON_INTERPRET=1 $(BIN)/pytest tests/interpret
 
 gpu-check:
 	PYTHONPATH=. $(PYTHON) -m benchmarks.gpu_check --json gpu-check.json
