@@ -61,4 +61,8 @@ def _is_trap(lines: list[_Line], target: int) -> bool:
     """
     body = [name for address, _, name, _ in lines if int(address, 16) >= target]
     end = next(place for place, name in enumerate(body) if name.startswith("RET"))
-    return body[0] == "BPT.TRAP" and all(name.startswith(("MOV", "IMAD.MOV", "NOP")) for name in body[1:end])
+    return body[0] == "BPT.TRAP" and not any(_LEAVING.match(name) or _acts(name) for name in body[:end])
+
+
+def _acts(name: str) -> bool:
+    return bool(_GLOBAL_MEMORY.match(name)) or name.startswith(("CALL", "BRA"))

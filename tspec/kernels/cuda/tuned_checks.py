@@ -102,7 +102,7 @@ def attention_shared_bytes(head_dim: int, dtype: DType, card: Architecture, tune
     return max(2 * _stages_held(card, tuned.num_stages), least_tiles) * tile + rows + _EXTRA_BYTES
 
 
-_EXTRA_BYTES = 1024
+_EXTRA_BYTES = 2048
 """Barriers of the pipeline, and what warps exchange in a reduction."""
 
 _FIX = "Tune it again, or remove the entry."
