@@ -30,26 +30,28 @@ class LayerConvention(Enum):
 class EagleConfig:
     """An EAGLE head: `fc` joins hidden states to one, then one or more decoder layers, then a head.
 
-    layer               the draft layers: sizes, rotation, biases, norms of q and k; `num_layers` of them. Rotation is the
-                        head's own, never the target's, and `max_position` is no limit: the context is the target's
+    layer               the draft layers: sizes, rotation, biases, norms of q and k; `num_layers` of them. Rotation is
+                        the head's own, never the target's. `max_position` is no limit: the context is the target's
     target_*            sizes of the target that the head belongs to
-    draft_vocab_size    rows of the head's own lm_head; None where it is the target's vocabulary, id by id
-    aux_layers          hidden states that `fc` joins, lowest first: id n is the residual stream that *enters* target
-                        layer n, before any norm; n = num_layers is what the last layer puts out, before the final norm.
-                        Empty for eagle1, whose one hidden state comes after the target's final norm
-    layer_convention    what the ids of the file counted, None where there were none; `convention_reason` says why
+    draft_vocab_size    rows of the head's own lm_head where `d2t` maps them to the target's ids, also where these are
+                        as many; None where they are the target's ids themselves
+    aux_layers          hidden states that `fc` joins, in this order: id n is the residual stream that *enters* target
+                        layer n, before any norm; n = num_layers is what the last layer puts out, before the final
+                        norm. Empty for eagle1, whose one hidden state comes after the target's final norm
+    layer_convention    what the ids of the file counted, None where it had none; `convention_reason` says why
+    source              the layout that was read, in words
 
-    A round of eagle3, h the hidden state and e the embedding of the token after it:
+    A step of eagle3, h a hidden state and e the embedding of the token after it:
 
-        h = fc(aux)              in the first step, each aux normed before with `fc_norm`, all of them joined with
-                                 `norm_before_fc`; in later steps h is what the layers put out, without fc
-        x = layers(e, h)         layer 0 attends to [input_layernorm(e), hidden_norm(h)]; its residual is h, or
+        h = fc(aux)              in the first step, each aux normed before with `fc_norm`, all of them together with
+                                 `norm_before_fc`; in later steps h is what the step before put out, without fc
+        x = layers(e, h)         layer 0 attends to [input_layernorm(e), hidden_norm(h)]; what it adds to is h, or
                                  hidden_norm(h) with `norm_before_residual`
-        logits = lm_head(norm(x)); the next step's h is x, or norm(x) with `norm_output`
+        logits = lm_head(norm(x)); what is put out is x, or norm(x) with `norm_output`
 
-    A round of eagle1: x = layers(fc([e, h])), logits = lm_head(x), the next step's h is x. Then `has_input_norm` says
-    whether layer 0 has a norm before attention; `has_embedding_norm`, `has_hidden_norm` whether e and h are normed
-    before fc; `has_final_norm` whether there is a norm before the head (it is not fed back).
+    A step of eagle1: x = layers(fc([e, h])), logits = lm_head(x), and x is put out. `has_input_norm` says whether layer 0
+    norms what it attends to; `has_embedding_norm` and `has_hidden_norm`, whether e and h are normed before fc;
+    `has_final_norm`, whether x is normed for lm_head.
     """
 
     format: HeadFormat
@@ -74,7 +76,7 @@ class EagleConfig:
     source: str = ""
 
     @property
-    def num_draft_tokens(self) -> int:
+    def num_logits(self) -> int:
         """Rows of the logits that the head puts out."""
         return self.target_vocab_size if self.draft_vocab_size is None else self.draft_vocab_size
 
@@ -90,11 +92,12 @@ class EagleConfig:
 class MedusaConfig:
     """Medusa heads: head n guesses the token n + 2 places after the one whose hidden state they all read.
 
-    Each head is `num_layers` blocks x + SiLU(linear(x)) on the target's hidden state after its final norm, then a linear
+    A head is `num_layers` blocks x + SiLU(linear(x)) on the target's hidden state after its final norm, then a linear
     layer of its own onto the vocabulary.
 
     draft_vocab_size    rows of the heads where a `token_map` names their target ids; None for the target's vocabulary
-    shares_lm_head      all heads have one head, `lm_heads.0`
+    shares_lm_head      all heads end in one linear layer, `lm_heads.0`
+    source              the layout that was read, in words
     """
 
     num_heads: int
@@ -107,7 +110,7 @@ class MedusaConfig:
     source: str = ""
 
     @property
-    def num_draft_tokens(self) -> int:
+    def num_logits(self) -> int:
         """Rows of the logits that each head puts out."""
         return self.target_vocab_size if self.draft_vocab_size is None else self.draft_vocab_size
 
