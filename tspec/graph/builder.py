@@ -79,16 +79,22 @@ class GraphBuilder:
     """Collects ops in order. Each method takes the name of its result first, as in `layers.3.q`.
 
     nodes       what the ops are written for from now on
+    scope       goes before the names that `at` makes: layers of each level of a draft's tree have names of their own
     first_slot  slots before it hold nothing, and attention leaves them out
     """
 
     def __init__(self, name: str, *, first_slot: int = 0) -> None:
         self.name = name
         self.nodes = Nodes()
+        self.scope = ""
         self.ops: list[Op] = []
         self._caches: list[Value] = []
         self._features: Value | None = None
         self._first_slot = first_slot
+
+    def at(self, name: str) -> str:
+        """A name in the current scope."""
+        return self.scope + name
 
     def build(self, outputs: Sequence[Value]) -> Graph:
         """Return the graph whose results the host reads are `outputs`."""
