@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "graph": ("core",),
     "models": ("core", "graph.ir", "graph.ops", "graph.builder", "graph.static_inputs"),
     "runtime": ("core", "kernels", "checkpoint", *GRAPH_DATA),
-    "proposers": ("core", "runtime.executor", "runtime.kv_blocks", "kernels.jit"),
+    "proposers": ("core", "graph.plan", "runtime.buckets", "runtime.inputs", "kernels.jit"),
     "tokenizer": ("core",),
     "constraints": ("core", "tokenizer"),
     "prometheus": ("core", "runtime.metrics"),
