@@ -49,8 +49,8 @@ class EagleConfig:
                                  hidden_norm(h) with `norm_before_residual`
         logits = lm_head(norm(x)); what is put out is x, or norm(x) with `norm_output`
 
-    A step of eagle1: x = layers(fc([e, h])), logits = lm_head(x), and x is put out. `has_input_norm` says whether layer 0
-    norms what it attends to; `has_embedding_norm` and `has_hidden_norm`, whether e and h are normed before fc;
+    A step of eagle1: x = layers(fc([e, h])), logits = lm_head(x), and x is put out. `has_input_norm` says whether
+    layer 0 norms what it attends to; `has_embedding_norm` and `has_hidden_norm`, whether e and h are normed before fc;
     `has_final_norm`, whether x is normed for lm_head.
     """
 
