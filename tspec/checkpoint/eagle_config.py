@@ -17,9 +17,8 @@ from tspec.checkpoint.hf_config import FAMILIES, Family, check_layer, head_dim_o
 from tspec.checkpoint.hf_rope import read_rope
 from tspec.checkpoint.hf_schema import parse_raw
 from tspec.checkpoint.json_object import shown
-from tspec.checkpoint.weights import Described
+from tspec.checkpoint.weights import Described, most_common_dtype
 from tspec.core.config import ModelConfig, RopeKind
-from tspec.core.dtypes import DType
 from tspec.core.errors import CheckpointError
 from tspec.core.head_config import EagleConfig, HeadFormat
 from tspec.core.rope import context_limit
@@ -38,7 +37,6 @@ class HeadFile:
     where    what errors about the keys of the layers name
     names    tensors by canonical name
     file     name of the file that holds them
-    dtype    of the weights
     """
 
     path: Path
@@ -47,7 +45,6 @@ class HeadFile:
     where: str
     names: Mapping[str, Described]
     file: str
-    dtype: DType
 
     @property
     def is_nested(self) -> bool:
@@ -56,7 +53,7 @@ class HeadFile:
 
 
 def read_head_file(
-    path: Path, data: Mapping[str, Any], names: Mapping[str, Described], file: str, dtype: DType
+    path: Path, data: Mapping[str, Any], names: Mapping[str, Described], file: str
 ) -> HeadFile:
     """Parse the keys.  Errors: CheckpointError for a key at fault, and for heads that tspec does not run."""
     raw = parse_raw(RawHead, data, str(path))
@@ -64,7 +61,7 @@ def read_head_file(
     where = f"{path}: {_LAYERS_KEY}" if raw.speculators_model_type else str(path)
     layer = parse_raw(RawLayer, data.get(_LAYERS_KEY) if raw.speculators_model_type else data, where)
     check_layer(where, layer)
-    return HeadFile(path, raw, layer, where, names, file, dtype)
+    return HeadFile(path, raw, layer, where, names, file)
 
 
 def read_eagle(head: HeadFile, target: ModelConfig | None, layer_offset: int) -> EagleConfig:
@@ -208,7 +205,7 @@ def _layer_config(head: HeadFile, target: ModelConfig | None) -> ModelConfig:
         head_dim=head_dim_of(head.where, raw, family),
         rms_eps=raw.rms_norm_eps,
         max_position=max_position,
-        dtype=head.dtype,
+        dtype=most_common_dtype(head.file, head.names),
         rope=rope,
         has_qkv_bias=raw.attention_bias or raw.qkv_bias or f"{attention}.q_proj.bias" in head.names,
         has_o_bias=raw.attention_bias or f"{attention}.o_proj.bias" in head.names,

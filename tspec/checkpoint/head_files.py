@@ -1,6 +1,6 @@
 """Which file of a head's folder holds its tensors, and these tensors under their canonical names.
 
-Safetensors come first where a folder has both kinds. Reads headers and names, no weights.
+Of several files the first of `head_kind.FILES` counts. Reads headers and names, no weights.
 """
 
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from tspec.checkpoint.head_kind import FILES
 from tspec.checkpoint.head_tensors import canonical_name
 from tspec.checkpoint.header import read_header
 from tspec.checkpoint.index import INDEX_FILE, SINGLE_FILE, check_folder
@@ -16,11 +17,6 @@ from tspec.checkpoint.json_object import shown
 from tspec.checkpoint.torch_file import open_torch_file
 from tspec.checkpoint.weights import Checkpoint, Described, open_checkpoint
 from tspec.core.errors import CheckpointError
-
-MEDUSA_FILE, MEDUSA_TORCH_FILE = "medusa_lm_head.safetensors", "medusa_lm_head.pt"
-TORCH_FILE = "pytorch_model.bin"
-FILES = (MEDUSA_FILE, MEDUSA_TORCH_FILE, SINGLE_FILE, INDEX_FILE, TORCH_FILE)
-"""Where the tensors of a head may be, the first that is there first."""
 
 
 class TensorSource(Protocol):

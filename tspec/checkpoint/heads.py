@@ -20,7 +20,7 @@ from tspec.checkpoint.hf_config import CONFIG_FILE, FAMILIES
 from tspec.checkpoint.index import check_folder
 from tspec.checkpoint.json_object import read_object, shown
 from tspec.checkpoint.medusa_config import is_medusa, read_medusa
-from tspec.checkpoint.weights import Described, account_tensors, most_common_dtype
+from tspec.checkpoint.weights import Described, account_tensors
 from tspec.core.config import ModelConfig
 from tspec.core.errors import CheckpointError
 from tspec.core.head_config import EagleConfig, HeadFormat, MedusaConfig
@@ -85,9 +85,9 @@ def open_head(folder: str | Path, target: ModelConfig | None, layer_offset: int 
     names = by_canonical_name(str(file), source.tensors)
     config: HeadConfig
     if is_medusa(data, names):
-        config = read_medusa(path, data, names, target, file.name)
+        config = read_medusa(path, data, names, file.name, target)
     else:
-        head = read_head_file(path, data, names, file.name, most_common_dtype(str(file), names))
+        head = read_head_file(path, data, names, file.name)
         config = read_eagle(head, target, layer_offset)
         _warn_of_other_target(path, head.raw.speculators_config, target)
         if target is not None and config.format is HeadFormat.EAGLE3:

@@ -13,7 +13,7 @@ from typing import Any
 from tspec.checkpoint.head_schema import RawMedusa
 from tspec.checkpoint.head_tensors import TOKEN_MAP
 from tspec.checkpoint.hf_schema import parse_raw
-from tspec.checkpoint.weights import Described
+from tspec.checkpoint.weights import Described, most_common_dtype
 from tspec.core.config import ModelConfig
 from tspec.core.errors import CheckpointError
 from tspec.core.head_config import MedusaConfig
@@ -27,7 +27,7 @@ def is_medusa(data: Mapping[str, Any], names: Mapping[str, Described]) -> bool:
 
 
 def read_medusa(
-    path: Path, data: Mapping[str, Any], names: Mapping[str, Described], target: ModelConfig | None, file: str
+    path: Path, data: Mapping[str, Any], names: Mapping[str, Described], file: str, target: ModelConfig | None
 ) -> MedusaConfig:
     """The configuration of the heads whose config.json lies at `path` and holds `data`.
 
@@ -58,6 +58,7 @@ def read_medusa(
         hidden_size=hidden,
         target_vocab_size=vocab,
         has_bias=has_bias if raw.medusa_fc_bias is None else raw.medusa_fc_bias,
+        dtype=most_common_dtype(file, names),
         draft_vocab_size=truncated,
         shares_lm_head=raw.original_lm_head,
         source=f"Medusa, {_layout(names)} ({file})",

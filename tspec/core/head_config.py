@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tspec.core.config import ModelConfig
+from tspec.core.dtypes import DType
 
 
 class HeadFormat(Enum):
@@ -95,6 +96,7 @@ class MedusaConfig:
     A head is `num_layers` blocks x + SiLU(linear(x)) on the target's hidden state after its final norm, then a linear
     layer of its own onto the vocabulary.
 
+    dtype               of the weights
     draft_vocab_size    rows of the heads where a `token_map` names their target ids; None for the target's vocabulary
     shares_lm_head      all heads end in one linear layer, `lm_heads.0`
     source              the layout that was read, in words
@@ -105,6 +107,7 @@ class MedusaConfig:
     hidden_size: int
     target_vocab_size: int
     has_bias: bool
+    dtype: DType = DType.FLOAT32
     draft_vocab_size: int | None = None
     shares_lm_head: bool = False
     source: str = ""
