@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tspec.core.config import ModelConfig
+from tspec.core.dtypes import DType
 
 
 class HeadFormat(Enum):
@@ -49,8 +50,8 @@ class EagleConfig:
                                  hidden_norm(h) with `norm_before_residual`
         logits = lm_head(norm(x)); what is put out is x, or norm(x) with `norm_output`
 
-    A step of eagle1: x = layers(fc([e, h])), logits = lm_head(x), and x is put out. `has_input_norm` says whether layer 0
-    norms what it attends to; `has_embedding_norm` and `has_hidden_norm`, whether e and h are normed before fc;
+    A step of eagle1: x = layers(fc([e, h])), logits = lm_head(x), and x is put out. `has_input_norm` says whether
+    layer 0 norms what it attends to; `has_embedding_norm` and `has_hidden_norm`, whether e and h are normed before fc;
     `has_final_norm`, whether x is normed for lm_head.
     """
 
@@ -95,6 +96,7 @@ class MedusaConfig:
     A head is `num_layers` blocks x + SiLU(linear(x)) on the target's hidden state after its final norm, then a linear
     layer of its own onto the vocabulary.
 
+    dtype               of the weights
     draft_vocab_size    rows of the heads where a `token_map` names their target ids; None for the target's vocabulary
     shares_lm_head      all heads end in one linear layer, `lm_heads.0`
     source              the layout that was read, in words
@@ -105,6 +107,7 @@ class MedusaConfig:
     hidden_size: int
     target_vocab_size: int
     has_bias: bool
+    dtype: DType = DType.FLOAT32
     draft_vocab_size: int | None = None
     shares_lm_head: bool = False
     source: str = ""
