@@ -6,7 +6,7 @@ from typing import Any
 
 from tspec.core.dtypes import DType
 from tspec.core.shapes import BLOCK_TOKENS
-from tspec.graph.ir import Graph, Op, Role, Shape, Value
+from tspec.graph.ir import FEATURES, Graph, Op, Role, Shape, Value
 from tspec.graph.ops import check_op
 from tspec.graph.static_inputs import (
     ANCESTORS,
@@ -202,7 +202,7 @@ class GraphBuilder:
 
     @staticmethod
     def _feature_state(width: int, dtype: DType) -> Value:
-        return Value("features", ("num_blocks", BLOCK_TOKENS, width), dtype, Role.STATE)
+        return Value(FEATURES, ("num_blocks", BLOCK_TOKENS, width), dtype, Role.STATE)
 
     def _first_node(self) -> dict[str, int]:
         return {"first_node": self.nodes.first_node} if self.nodes.first_node else {}

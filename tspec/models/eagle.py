@@ -11,13 +11,10 @@ from tspec.core.config import ModelConfig
 from tspec.core.dtypes import DType
 from tspec.core.head_config import EagleConfig, HeadFormat
 from tspec.graph.builder import GraphBuilder, weight
-from tspec.graph.ir import Value
+from tspec.graph.ir import OF_TARGET, Value
 from tspec.models.build_graph import Features, embedding, head_weight
 from tspec.models.decoder import attend, attention_block, input_norm, mlp_block, norm_weight
 from tspec.models.draft import DraftParts
-
-OF_TARGET = "target:"
-"""Goes before the names of the target's weights in a plan of a head."""
 
 
 def eagle_features(config: EagleConfig) -> Features:
