@@ -1,12 +1,10 @@
 """The CPU executor: plans bound to memory and threads, one for each kind of pass and bucket it has met."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from tspec.graph.plan import Bucket
 from tspec.runtime.bind import BoundPlan, bind_plan
-from tspec.runtime.inputs import PassInputs, PlanMaker, fill_inputs
+from tspec.runtime.inputs import COUNTS, PassInputs, PlanMaker, fill_inputs
 from tspec.runtime.kv_memory import allocate_states
 from tspec.runtime.threads import ThreadPool
 from tspec.runtime.weights import PackedWeights
@@ -20,7 +18,7 @@ class CpuExecutor:
     ) -> None:
         self._make_plan = make_plan
         self._weights = weights
-        self._states: Mapping[str, np.ndarray] | None = None
+        self._states: dict[str, np.ndarray] = {}
         self._threads = threads
         self._bound: dict[tuple[str, Bucket], BoundPlan] = {}
         self.num_blocks = num_blocks
@@ -35,8 +33,8 @@ class CpuExecutor:
         key = kind, bucket
         if key not in self._bound:
             plan = self._make_plan(kind, bucket)
-            if self._states is None:
-                self._states = allocate_states(plan.states, self.num_blocks)
+            missing = {name: each for name, each in plan.states.items() if name not in self._states}
+            self._states |= allocate_states(missing, self.num_blocks)
             self._bound[key] = bind_plan(plan, self._weights, self._states, self._threads.num_threads)
         return self._bound[key]
 
@@ -53,7 +51,9 @@ class CpuExecutor:
     def warm_up(self) -> None:
         """Run every bound plan once on no sequences: compiles the kernels, or loads them from the cache."""
         for bound in self._bound.values():
-            bound.inputs["num_nodes"][:] = 0
+            for name in COUNTS:
+                if name in bound.inputs:
+                    bound.inputs[name][:] = 0
             self._threads.run(bound.launches)
 
     def close(self) -> None:
