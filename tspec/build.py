@@ -257,7 +257,7 @@ def plan_maker(
 def make_proposer(
     speculative: SpeculativeConfig, num_cheap_candidates: int, draft: Draft | None = None
 ) -> tuple[Proposer, int]:
-    """Return a proposer that needs no model, and the most candidates that it, or the draft, gives a sequence a round."""
+    """Return a proposer that needs no model, and the most candidates of it, or of the draft, a sequence and round."""
     if draft is not None:
         return NoProposer(), draft.max_candidates
     if speculative.method == "none":

@@ -43,6 +43,16 @@ TOLERANCES: dict[tuple[str, DType], Tolerance] = {
     ("find_kept", F32): Tolerance(2e-7, 1e-6, "masses in float32, to 2 ulp each; the set itself is exact"),
     ("token_logprobs", F32): Tolerance(2e-7, 1e-6, "masses in float32, to 2 ulp each; tokens are exact"),
     ("accept_match", F32): _EXACT,
+    **{
+        (kind, F32): _EXACT
+        for kind in ("parent_rows", "concat", "keep_features", "read_features", "expand_tree")
+    },
+    ("rms_norm", F32): Tolerance(
+        1e-6, 1e-6, "a sum of at most 576 squares, a root and two products, each rounded to float32"
+    ),
+    ("silu_add", F32): Tolerance(1e-6, 1e-6, "exp to 2 ulp, then a quotient and a sum"),
+    ("top_tokens", F32): Tolerance(2e-7, 1e-6, "masses in float32, to 2 ulp each; tokens are exact"),
+    ("draw_draft", F32): Tolerance(2e-7, 1e-6, "masses in float32, to 2 ulp each; tokens are exact"),
     **{("kv_commit", dtype): _EXACT for dtype in (F32, BF16, F16)},
     ("rope_attention", F32): Tolerance(
         2e-6, 2e-6, "rotation, float32 sums over head and context; exp to 2 ulp"

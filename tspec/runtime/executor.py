@@ -1,12 +1,10 @@
 """The CPU executor: plans bound to memory and threads, one for each kind of pass and bucket it has met."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from tspec.graph.plan import Bucket
 from tspec.runtime.bind import BoundPlan, bind_plan
-from tspec.runtime.inputs import PassInputs, PlanMaker, fill_inputs
+from tspec.runtime.inputs import COUNTS, PassInputs, PlanMaker, fill_inputs
 from tspec.runtime.kv_memory import allocate_states
 from tspec.runtime.threads import ThreadPool
 from tspec.runtime.weights import PackedWeights
@@ -59,7 +57,9 @@ class CpuExecutor:
     def warm_up(self) -> None:
         """Run every bound plan once on no sequences: compiles the kernels, or loads them from the cache."""
         for bound in self._bound.values():
-            bound.inputs["num_nodes"][:] = 0
+            for name in COUNTS:
+                if name in bound.inputs:
+                    bound.inputs[name][:] = 0
             self._threads.run(bound.launches)
 
     def close(self) -> None:

@@ -87,10 +87,11 @@ def top_tokens(
     logprobs = torch.full(shape, -torch.inf, dtype=torch.float32)
     for batch, row in np.ndindex(*shape[:-1]):
         if live_node(row, shape[1], int(num_nodes[batch])) is not None:
-            found = torch.log_softmax(clean(logits[batch, row]).double(), 0)
-            best = sorted(range(len(found)), key=lambda token: (-float(found[token]), token))
-            best = [token for token in best[: attrs["most"]] if found[token] > -torch.inf]
-            for place, token in enumerate(best):
+            line = clean(logits[batch, row]).double()
+            found = torch.log_softmax(line, 0)
+            # The order is that of the logits: log-probabilities may round to equal ones.
+            best = line.sort(descending=True, stable=True).indices[: attrs["most"]].tolist()
+            for place, token in enumerate(token for token in best if line[token] > -torch.inf):
                 tokens[batch, row, place] = token if token_ids is None else int(token_ids[token])
                 logprobs[batch, row, place] = found[token]
     return tokens, logprobs
