@@ -50,7 +50,7 @@ class _Steps:
     def first(self, build: GraphBuilder) -> Value:
         config, width = self.config, eagle_features(self.config).width(self.target.hidden_size)
         if config.format is HeadFormat.EAGLE1:
-            hidden = build.read_features("features", 0, width, width, self.activations)
+            hidden = build.read_features("features_here", 0, width, width, self.activations)
         else:
             aux = _joined(build, config, self.target.hidden_size, self.activations)
             fc = weight("fc.weight", (config.layer.hidden_size, width), config.layer.dtype)
@@ -82,7 +82,7 @@ def _joined(build: GraphBuilder, config: EagleConfig, width: int, dtype: DType) 
         each = [
             build.rms_norm(
                 f"fc_norm{number}",
-                build.read_features(f"features{number}", number * width, width, count * width, dtype),
+                build.read_features(f"features_here{number}", number * width, width, count * width, dtype),
                 norm_weight(f"fc_norm.{number}", width),
                 config.layer.rms_eps,
             )
@@ -92,7 +92,7 @@ def _joined(build: GraphBuilder, config: EagleConfig, width: int, dtype: DType) 
         for number, rows in enumerate(each[1:], start=1):
             joined = build.concat(f"joined{number}", joined, rows)
     else:
-        joined = build.read_features("features", 0, count * width, count * width, dtype)
+        joined = build.read_features("features_here", 0, count * width, count * width, dtype)
     if config.norm_before_fc:
         scale = norm_weight("input_norm", count * width)
         joined = build.rms_norm("input_norm", joined, scale, config.layer.rms_eps)

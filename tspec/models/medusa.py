@@ -24,7 +24,7 @@ def build_medusa(
     """
     build = GraphBuilder(f"medusa depth={depth} width={width}")
     size = config.hidden_size
-    hidden = build.last_row("rows", build.read_features("features", 0, size, size, activations))
+    hidden = build.last_row("rows", build.read_features("features_here", 0, size, size, activations))
     ids = token_ids(config.num_logits) if config.draft_vocab_size is not None else None
     outputs: list[Value] = []
     for head in range(depth):

@@ -1,5 +1,7 @@
 """The CPU executor: plans bound to memory and threads, one for each kind of pass and bucket it has met."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from tspec.graph.plan import Bucket
