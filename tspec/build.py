@@ -37,6 +37,7 @@ from tspec.runtime.inputs import Executor
 from tspec.runtime.kv_memory import block_bytes
 from tspec.runtime.loop import Engine
 from tspec.runtime.metrics_report import OnMetrics
+from tspec.runtime.speed_up import time_plain
 from tspec.runtime.threads import ThreadPool
 from tspec.runtime.weights import pack_weights
 
@@ -103,6 +104,7 @@ def build_engine(
         acceptance=speculative.acceptance,
         on_metrics=options.on_metrics,
         metrics_interval_s=options.metrics_interval_s,
+        plain_times=None if max_candidates == 0 else time_plain(ready.executor),
     )
 
 

@@ -43,7 +43,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "requests": ("core", "runtime", "tokenizer", "build"),
     "llm": ("core", "runtime", "tokenizer", "build", "requests", "progress"),
     "async_llm": ("core", "runtime", "tokenizer", "build", "requests"),
-    "cli": ("core", "runtime", "tokenizer", "build", "llm", "constraints", "progress", "__version__"),
+    "cli": (
+        "core",
+        "runtime",
+        "tokenizer",
+        "build",
+        "build_draft",
+        "llm",
+        "constraints",
+        "progress",
+        "__version__",
+    ),
     "__init__": ("core", "llm", "async_llm"),
 }
 """Besides itself. `proposers` compile their native code as kernels do, hence `kernels.jit`."""

@@ -1,8 +1,10 @@
 """The loop: admit, prefill, then rounds of propose, verify, accept, commit. Knows proposers by protocol only."""
 
 import logging
+import time
 from collections.abc import Mapping
 from collections.abc import Sequence as List
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,6 +33,7 @@ from tspec.runtime.rounds import (
 )
 from tspec.runtime.scheduler import Chunk, Scheduler
 from tspec.runtime.sequence import FinishReason, Sequence
+from tspec.runtime.speed_up import PlainTimes, RoundTimes
 from tspec.runtime.text import OutputText
 
 _log = logging.getLogger("tspec")
@@ -46,6 +49,7 @@ class Engine:
     node_budget   nodes a verify pass may have in all while speculating: what the host computes at about the
                   price of one (beyond it, plain decoding of the same batch would be faster)
     acceptance    of candidates that a proposer draws: SpeculativeConfig.acceptance
+    plain_times   what is known of plain rounds before the first
     on_metrics    called with the metrics from `step`, at most every `metrics_interval_s` seconds, and from `close`.
                   The log, at level INFO, gets a line as often
     """
@@ -64,6 +68,7 @@ class Engine:
         share_prefixes: bool = True,
         on_metrics: OnMetrics | None = None,
         metrics_interval_s: float = 10.0,
+        plain_times: PlainTimes | None = None,
     ) -> None:
         self.config = config
         self.max_model_len = max_model_len
@@ -82,6 +87,7 @@ class Engine:
         self._node_budget = node_budget
         self._acceptance = acceptance
         self._counters = Counters()
+        self._plain_times = plain_times or PlainTimes()
         self._report = MetricsReport(on_metrics, metrics_interval_s)
 
     @property
@@ -274,7 +280,9 @@ class Engine:
             return []
         caches = None if self._caching is None else cache_rows(sequences)
         batch = draft_batch(sequences, [count for count in nodes if count > 0], self._acceptance, caches)
+        start_s = time.perf_counter()
         trees = self._proposer.propose(batch)
+        draft_s = time.perf_counter() - start_s
         check_trees(trees, batch, self._proposer.name, self._acceptance, self.config.vocab_size)
         sampling = sampling_of(sequences)
         if trees.draft_logprobs is None:
@@ -283,7 +291,9 @@ class Engine:
             sampling = FILTERED if sampling == FUSED else sampling
             kind, draft = pass_kind("ratio", sampling), draft_inputs(trees)
         requests = request_inputs(sequences, sampling, trees, self.config.vocab_size)
+        verify_start_s = time.perf_counter()
         outputs = self._run(kind, sequences, trees, requests | draft)
+        verify_s = time.perf_counter() - verify_start_s
         num_out = outputs["num_out"][: len(sequences)]
         rows = zip(sequences, trees.num_nodes.tolist(), tree_depths(trees), num_out.tolist(), strict=True)
         for sequence, count, depth, out in rows:
@@ -292,7 +302,28 @@ class Engine:
             sequence.prefix_len += out
         self._commit(sequences, outputs["out_tokens"][: len(sequences)], num_out, outputs)
         self._commit_blocks(sequences)
+        times = RoundTimes(draft_s=draft_s, verify_s=verify_s, total_s=time.perf_counter() - start_s)
+        self._count_times(sequences, trees, num_out, times)
         return sequences
+
+    def _count_times(
+        self, sequences: List[Sequence], trees: CandidateTrees, num_out: np.ndarray, times: RoundTimes
+    ) -> None:
+        """Note a plain round's time, or what the sequences with candidates waited in another."""
+        if int(trees.num_nodes.max()) == 1:
+            self._plain_times.add(len(sequences), times.total_s)
+            return
+        plain_s = self._plain_times.find(len(sequences))
+        if plain_s is None:
+            return
+        for sequence, depth, out in zip(sequences, tree_depths(trees), num_out.tolist(), strict=True):
+            if depth > 0:
+                judged = min(out, depth)
+                one = replace(
+                    times, num_rounds=1, num_tokens=out, num_judged=judged, depths=depth, plain_s=plain_s
+                )
+                sequence.stats.rounds.add(one)
+                self._counters.rounds.add(one)
 
     def _reserve(self, decoding: List[Sequence]) -> list[int]:
         """The nodes of each sequence's tree, whose slots are there; 0 for one that had to give its blocks back."""
