@@ -59,7 +59,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 """Besides itself. `proposers` compile their native code as kernels do, hence `kernels.jit`."""
 
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
-    "tspec/cli/inspect.py": ("checkpoint.hf_config", "graph", "models"),
+    "tspec/cli/inspect.py": ("checkpoint.head_kind", "checkpoint.hf_config", "graph", "models"),
+    "tspec/cli/inspect_head.py": ("checkpoint.heads", "checkpoint.hf_config"),
     "tspec/cli/demo_model.py": ("checkpoint.demo_model",),
 }
 """Subcommands that run no engine, and so need not go through `build`."""
