@@ -172,7 +172,7 @@ def target_tokens(make: Maker, vocab: int) -> Value:
 def expand_tree(
     make: Maker, width: int, most: int, counts: tuple[int, ...], level: int = 0, ties: bool = False
 ) -> Case:
-    """The root's candidates at level 0, later those of a level's nodes; some are missing, with `ties` many equal."""
+    """Candidates of the root at level 0, later of a level; some are missing, with `ties` many are equal."""
     rows, random = len(counts), np.random.default_rng(make.seed)
     live = level_nodes(counts, width)
     num_rows = width if level else 1

@@ -1,5 +1,7 @@
 """The CPU executor: plans bound to memory and threads, one for each kind of pass and bucket it has met."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from tspec.graph.plan import Bucket
@@ -14,11 +16,17 @@ class CpuExecutor:
     """Runs passes. Holds the weights, the KV memory, the threads and the bound plans of one model."""
 
     def __init__(
-        self, make_plan: PlanMaker, weights: PackedWeights, num_blocks: int, threads: ThreadPool
+        self,
+        make_plan: PlanMaker,
+        weights: PackedWeights,
+        num_blocks: int,
+        threads: ThreadPool,
+        states: Mapping[str, np.ndarray] | None = None,
     ) -> None:
+        """`states` are those of its plans that another executor's write."""
         self._make_plan = make_plan
-        self._weights = weights
-        self._states: dict[str, np.ndarray] = {}
+        self.weights = weights
+        self.states: dict[str, np.ndarray] = dict(states or {})
         self._threads = threads
         self._bound: dict[tuple[str, Bucket], BoundPlan] = {}
         self.num_blocks = num_blocks
@@ -26,16 +34,16 @@ class CpuExecutor:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all packed weights."""
-        return self._weights.size_bytes
+        return self.weights.size_bytes
 
     def prepare(self, kind: str, bucket: Bucket) -> BoundPlan:
         """Return the bound plan of a kind of pass (models.PASS_KINDS) and bucket."""
         key = kind, bucket
         if key not in self._bound:
             plan = self._make_plan(kind, bucket)
-            missing = {name: each for name, each in plan.states.items() if name not in self._states}
-            self._states |= allocate_states(missing, self.num_blocks)
-            self._bound[key] = bind_plan(plan, self._weights, self._states, self._threads.num_threads)
+            missing = {name: spec for name, spec in plan.states.items() if name not in self.states}
+            self.states |= allocate_states(missing, self.num_blocks)
+            self._bound[key] = bind_plan(plan, self.weights, self.states, self._threads.num_threads)
         return self._bound[key]
 
     def run(self, kind: str, bucket: Bucket, inputs: PassInputs) -> dict[str, np.ndarray]:

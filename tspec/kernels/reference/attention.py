@@ -62,7 +62,7 @@ def rope_attention(
 
 
 def visible(ancestors: torch.Tensor, start: int, window: int | None, first_node: int = 0) -> torch.Tensor:
-    """[nodes, start + first_node + nodes]: which slots each node of one row sees. A window counts positions, not slots."""
+    """[nodes, start + first_node + nodes]: the slots each node of a row sees. A window counts positions, not slots."""
     count = first_node + len(ancestors)
     is_ancestor = (ancestors[:, None] >> torch.arange(count)) & 1 == 1
     seen = torch.cat([torch.ones(len(ancestors), start, dtype=torch.bool), is_ancestor], dim=1)
