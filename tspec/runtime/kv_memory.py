@@ -13,7 +13,12 @@ States = Mapping[str, tuple[Shape, DType]]
 
 
 def state_bytes(name: str, shape: Shape, dtype: DType, num_blocks: int) -> int:
-    """Bytes of one cache array; value rows are padded to whole vectors (kernels/cpu/kv_cache.py)."""
+    """Bytes of one cache array; value rows are padded to whole vectors (kernels/cpu/kv_cache.py).
+
+    Of features, which are no cache of heads: their rows as they are.
+    """
+    if len(shape) == 3:
+        return num_blocks * int(shape[1]) * int(shape[2]) * dtype.itemsize_bytes
     _, num_kv_heads, block_tokens, head_dim = shape
     assert isinstance(num_kv_heads, int) and isinstance(block_tokens, int) and isinstance(head_dim, int), (
         shape

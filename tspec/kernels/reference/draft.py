@@ -87,9 +87,11 @@ def top_tokens(
     logprobs = torch.full(shape, -torch.inf, dtype=torch.float32)
     for batch, row in np.ndindex(*shape[:-1]):
         if live_node(row, shape[1], int(num_nodes[batch])) is not None:
-            found = torch.log_softmax(clean(logits[batch, row]).double(), 0)
-            best = sorted(range(len(found)), key=lambda token: (-float(found[token]), token))
-            best = [token for token in best[: attrs["most"]] if found[token] > -torch.inf]
+            line = clean(logits[batch, row]).double()
+            found = torch.log_softmax(line, 0)
+            # The order is that of the logits: log-probabilities may round to equal ones.
+            best = sorted(range(len(line)), key=lambda token: (-float(line[token]), token))
+            best = [token for token in best[: attrs["most"]] if line[token] > -torch.inf]
             for place, token in enumerate(best):
                 tokens[batch, row, place] = token if token_ids is None else int(token_ids[token])
                 logprobs[batch, row, place] = found[token]
