@@ -64,6 +64,7 @@ def attention_case(
     tuned: AttentionTuned,
     norms: bool = False,
     window: int | None = None,
+    first_slot: int = 0,
 ) -> AotCase:
     """Attention of 8 KV heads over up to 128 Ki positions."""
     shape = AttentionShape(8, 16, 8 * group, 8, head_dim, MAX_BLOCKS)
@@ -87,12 +88,14 @@ def attention_case(
         "num_nodes_ptr": "*i32",
         "bucket_nodes": "i32",
         "max_blocks": "i32",
+        "first_node": "i32",
         "scale_log2": "fp32",
         "eps": "fp32",
     }
     name = f"rope_attention-{dtype}-{head_dim}-g{group}-r{tuned.row_tile}{'-norms' * norms}{'-window' * bool(window)}"
+    name += "-from1" * first_slot
     return AotCase(
-        name, arch, _rope_attention, arguments, shape.constexprs(tuned, window, use_pdl),
+        name, arch, _rope_attention, arguments, shape.constexprs(tuned, window, first_slot, use_pdl),
         launch_options(tuned, use_pdl), dtype != "fp32", name in REPRESENTATIVE,
     )  # fmt: skip
 
