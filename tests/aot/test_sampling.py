@@ -45,7 +45,9 @@ def test_every_offset_that_follows_the_row_has_64_bits(case):
     """[B, T, V] has more than 2**31 elements from 256 rows of 64 nodes and a vocabulary of 131,072 on."""
     found = offset_types(compile_case(case).asm["ttir"])
     assert "%logits_ptr" in found
-    assert found.keys() & {"%num_nodes_ptr", "%num_out_ptr"}, "the one of the two that says which rows are live"
+    assert found.keys() & {"%num_nodes_ptr", "%num_out_ptr"}, (
+        "the one of the two that says which rows are live"
+    )
     assert {name: kinds for name, kinds in found.items() if kinds != {"i64"}} == {}
 
 

@@ -151,5 +151,11 @@ def test_ops_that_mix_rows_are_not_row_wise():
         "head_sample",
         "norm_head_sample",
         "token_logprobs",
+        "keep_features",
+        "read_features",
+        "top_tokens",
+        "draw_draft",
+        "expand_tree",
+        "parent_rows",
     }
     assert {kind for kind, spec in OPS.items() if not spec.is_row_wise} == mixing

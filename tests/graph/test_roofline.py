@@ -18,7 +18,7 @@ DEVICE = Device("toy", bandwidth_gb_s=10.0, peak_tflops=1.0)
 
 
 def launch(bytes_moved: int, flops: int) -> Launch:
-    return Launch(0, "linear", ("y",), ("x", "w", None), {}, bytes_moved, flops)
+    return Launch(0, "linear", ("y",), ("x", "w", None), {}, "T", bytes_moved, flops)
 
 
 def test_a_launch_takes_the_time_of_its_slower_side():

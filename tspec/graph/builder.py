@@ -1,20 +1,24 @@
 """Builds graphs: one method a kind of op, which infers the outputs and checks the op. Fuses nothing."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tspec.core.dtypes import DType
 from tspec.core.shapes import BLOCK_TOKENS
-from tspec.graph.ir import Graph, Op, Role, Shape, Value
+from tspec.graph.ir import FEATURES, Graph, Op, Role, Shape, Value
 from tspec.graph.ops import check_op
 from tspec.graph.static_inputs import (
     ANCESTORS,
     BLOCK_TABLE,
     DEPTH,
+    DRAFT_PREFIX,
     EDITS,
     F32,
     I32,
+    I64,
     IS_SAMPLED,
+    LEVEL_NODES,
     MIN_P,
     NUM_LOGPROBS,
     NUM_NODES,
@@ -49,18 +53,48 @@ def next_version(state: Value) -> Value:
     return Value(f"{state.base}@{int(version or 0) + 1}", state.shape, state.dtype, Role.STATE)
 
 
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The rows that ops are written for: the nodes of a pass, or of a level of a draft's tree.
+
+    dim         symbolic name of how many a sequence has at most: "T", or "W" for a level
+    first_node  nodes of the same tree that levels before this one hold
+    """
+
+    tokens: Value = TOKENS
+    ancestors: Value = ANCESTORS
+    depth: Value = DEPTH
+    num_nodes: Value = NUM_NODES
+    prefix_len: Value = PREFIX_LEN
+    dim: str = "T"
+    first_node: int = 0
+
+
 def _verdict() -> list[Value]:
     tree = ("B", "T")
     return [Value("out_tokens", tree, I32), Value("num_out", ("B",), I32), Value("path", tree, I32)]
 
 
 class GraphBuilder:
-    """Collects ops in order. Each method takes the name of its result first, as in `layers.3.q`."""
+    """Collects ops in order. Each method takes the name of its result first, as in `layers.3.q`.
 
-    def __init__(self, name: str) -> None:
+    nodes       what the ops are written for from now on
+    scope       goes before the names that `at` makes: layers of each level of a draft's tree have names of their own
+    first_slot  slots before it hold nothing, and attention leaves them out
+    """
+
+    def __init__(self, name: str, *, first_slot: int = 0) -> None:
         self.name = name
+        self.nodes = Nodes()
+        self.scope = ""
         self.ops: list[Op] = []
         self._caches: list[Value] = []
+        self._features: Value | None = None
+        self._first_slot = first_slot
+
+    def at(self, name: str) -> str:
+        """A name in the current scope."""
+        return self.scope + name
 
     def build(self, outputs: Sequence[Value]) -> Graph:
         """Return the graph whose results the host reads are `outputs`."""
@@ -69,13 +103,16 @@ class GraphBuilder:
         return Graph(self.name, tuple(self.ops), (*STATIC_INPUTS, *more), tuple(outputs))
 
     def add_caches(self, layer: int, num_kv_heads: int, head_dim: int, dtype: DType) -> None:
-        """Declare the KV cache of the next layer."""
+        """Declare the KV cache of a layer; of one that has it, nothing."""
+        if 2 * layer < len(self._caches):
+            return
         shape = ("num_blocks", num_kv_heads, BLOCK_TOKENS, head_dim)
         self._caches += [Value(f"{side}_cache.{layer}", shape, dtype, Role.STATE) for side in "kv"]
 
     def embed(self, name: str, table: Value, dtype: DType = F32) -> Value:
         """Look up the row of each node's token."""
-        return self._add("embed", Value(name, ("B", "T", table.shape[1]), dtype), TOKENS, table)
+        out = Value(name, ("B", self.nodes.dim, table.shape[1]), dtype)
+        return self._add("embed", out, self.nodes.tokens, table)
 
     def rms_norm(self, name: str, x: Value, scale: Value, eps: float) -> Value:
         """Normalise each row."""
@@ -98,15 +135,15 @@ class GraphBuilder:
 
     def rope(self, name: str, x: Value, cos: Value, sin: Value, head_dim: int) -> Value:
         """Rotate each head by its node's position, `prefix_len` + depth."""
-        return self._add(
-            "rope", Value(name, x.shape, x.dtype), x, DEPTH, PREFIX_LEN, cos, sin, head_dim=head_dim
-        )
+        place = (self.nodes.depth, self.nodes.prefix_len)
+        return self._add("rope", Value(name, x.shape, x.dtype), x, *place, cos, sin, head_dim=head_dim)
 
     def kv_write(self, layer: int, k: Value, v: Value) -> None:
         """Store the nodes' keys and values behind the committed ones."""
         caches = self._caches[2 * layer : 2 * layer + 2]
         written = [next_version(cache) for cache in caches]
-        self._add_many("kv_write", written, [k, v, *caches, BLOCK_TABLE, PREFIX_LEN, NUM_NODES])
+        place = [BLOCK_TABLE, self.nodes.prefix_len, self.nodes.num_nodes]
+        self._add_many("kv_write", written, [k, v, *caches, *place], **self._first_node())
         self._caches[2 * layer : 2 * layer + 2] = written
 
     def attention(
@@ -121,9 +158,10 @@ class GraphBuilder:
         window: int | None,
     ) -> Value:
         """Let each node attend to the committed slots and to its ancestors and itself."""
-        caches = self._caches[2 * layer : 2 * layer + 2]
-        inputs = [q, *caches, ANCESTORS, PREFIX_LEN, NUM_NODES, BLOCK_TABLE]
+        caches, nodes = self._caches[2 * layer : 2 * layer + 2], self.nodes
+        inputs = [q, *caches, nodes.ancestors, nodes.prefix_len, nodes.num_nodes, BLOCK_TABLE]
         attrs = {"head_dim": head_dim, "num_kv_heads": num_kv_heads, "scale": scale, "window": window}
+        attrs |= self._first_node() | ({"first_slot": self._first_slot} if self._first_slot else {})
         return self._add("attention", Value(name, q.shape, q.dtype), *inputs, **attrs)
 
     def add(self, name: str, a: Value, b: Value) -> Value:
@@ -137,6 +175,88 @@ class GraphBuilder:
     def last_row(self, name: str, x: Value) -> Value:
         """Keep the row of each sequence's last node."""
         return self._add("last_row", Value(name, ("B", 1, *x.shape[2:]), x.dtype), x, NUM_NODES)
+
+    def concat(self, name: str, a: Value, b: Value) -> Value:
+        """The elements of `a`, then those of `b`, in each row."""
+        shape = (*a.shape[:-1], int(a.shape[-1]) + int(b.shape[-1]))
+        return self._add("concat", Value(name, shape, a.dtype), a, b)
+
+    def silu_add(self, name: str, x: Value, residual: Value) -> Value:
+        """silu(x) + residual."""
+        return self._add("silu_add", Value(name, x.shape, x.dtype), x, residual)
+
+    def keep_features(
+        self, x: Value, column: int, width: int, path: Value | None = None, num_out: Value | None = None
+    ) -> None:
+        """Store the rows of committed nodes for a proposer, in columns from `column` on of `width`."""
+        features = self._features or self._feature_state(width, x.dtype)
+        self._features = next_version(features)
+        place = (NUM_NODES, PREFIX_LEN, BLOCK_TABLE)
+        self._add("keep_features", self._features, x, path, num_out, *place, features, column=column)
+
+    def read_features(self, name: str, column: int, width: int, total: int, dtype: DType = F32) -> Value:
+        """`width` of the `total` columns of the features of the position before each node's."""
+        out, features = Value(name, ("B", "T", width), dtype), self._feature_state(total, dtype)
+        place = (DEPTH, BLOCK_TABLE, PREFIX_LEN, NUM_NODES)
+        return self._add("read_features", out, features, *place, column=column, width=width)
+
+    @staticmethod
+    def _feature_state(width: int, dtype: DType) -> Value:
+        return Value(FEATURES, ("num_blocks", BLOCK_TOKENS, width), dtype, Role.STATE)
+
+    def _first_node(self) -> dict[str, int]:
+        return {"first_node": self.nodes.first_node} if self.nodes.first_node else {}
+
+    def top_tokens(self, name: str, logits: Value, most: int, token_ids: Value | None) -> tuple[Value, Value]:
+        """The `most` likeliest tokens of each row, and their log-probabilities, the likeliest first."""
+        shape = (*logits.shape[:-1], most)
+        outs = [Value(f"{name}.tokens", shape, I32), Value(f"{name}.logprobs", shape, F32)]
+        inputs = (logits, self._row_nodes(logits), token_ids)
+        tokens, logprobs = self._add_many("top_tokens", outs, inputs, most=most)
+        return tokens, logprobs
+
+    def draw_draft(
+        self, name: str, logits: Value, token_ids: Value | None, *, stream: int, offset: int
+    ) -> tuple[Value, Value, Value]:
+        """A token drawn from each row, its log-probability, and the law that it was drawn from."""
+        shape = (*logits.shape[:-1], 1)
+        outs = [Value(f"{name}.tokens", shape, I32), Value(f"{name}.logprobs", shape, F32)]
+        outs.append(Value(f"{name}.law", logits.shape, F32))
+        inputs = (logits, TEMPERATURE, SEED, DRAFT_PREFIX, self._row_nodes(logits), token_ids)
+        attrs = {"most": 1, "stream": stream, "offset": offset}
+        tokens, logprobs, law = self._add_many("draw_draft", outs, inputs, **attrs)
+        return tokens, logprobs, law
+
+    def expand_tree(
+        self, name: str, tokens: Value, logprobs: Value, row_scores: Value | None, width: int
+    ) -> tuple[Value, ...]:
+        """Make the best candidates below the current level the next one: scores, then `next_…` (see the reference).
+
+        The level is that of `self.nodes`, or the root alone while these are the nodes of the pass.
+        """
+        is_root = self.nodes.dim == "T"
+        depth = 0 if is_root else self.nodes.first_node // width + 1
+        level = ("B", "W")
+        outs = [
+            Value(f"{name}.scores", logprobs.shape, F32),
+            Value(f"{name}.next_tokens", level, I32),
+            Value(f"{name}.next_from", level, I32),
+            Value(f"{name}.next_scores", level, F32),
+            Value(f"{name}.next_ancestors", level, I64),
+            Value(f"{name}.next_depth", level, I32),
+        ]
+        inputs = (tokens, logprobs, row_scores, None if is_root else self.nodes.ancestors, LEVEL_NODES)
+        attrs = {"first_node": depth * width, "depth": depth, "width": width}
+        return self._add_many("expand_tree", outs, inputs, **attrs)
+
+    def parent_rows(self, name: str, x: Value, next_from: Value, most: int) -> Value:
+        """The row of `x` that each node of the next level hangs on."""
+        out = Value(name, ("B", "W", x.shape[2]), x.dtype)
+        return self._add("parent_rows", out, x, next_from, LEVEL_NODES, most=most)
+
+    def _row_nodes(self, rows: Value) -> Value:
+        """How many of the rows a sequence has are live; of one row a sequence, whether it is."""
+        return LEVEL_NODES if rows.shape[1] == "W" else NUM_NODES
 
     def head_logits(self, name: str, x: Value, matrix: Value, bias: Value | None = None) -> Value:
         """`linear` into float32, whatever the rows are in: logits are never rounded."""

@@ -71,12 +71,12 @@ def _kv_rows(cache: Value, rows: int) -> int:
 
 
 def _kv_write(op: Op, dims: Dims, context: int) -> Cost:
-    written = 2 * _kv_rows(operand(op, "k_cache"), dims["B"] * dims["T"])
+    written = 2 * _kv_rows(operand(op, "k_cache"), prod(bind(operand(op, "k").shape[:-1], dims)))
     return Cost(operand_bytes(op, dims) + written, 0)
 
 
 def _rope_kv_write(op: Op, dims: Dims, context: int) -> Cost:
-    written = 2 * _kv_rows(operand(op, "k_cache"), dims["B"] * dims["T"])
+    written = 2 * _kv_rows(operand(op, "k_cache"), prod(bind(operand(op, "depth").shape, dims)))
     moved = operand_bytes(op, dims, without=["cos", "sin"]) + _table_reads(op, dims) + written
     per_element = 3 if optional_operand(op, "q_norm") is None else 7
     return Cost(moved, per_element * prod(bind(operand(op, "qkv").shape, dims)))
@@ -84,23 +84,39 @@ def _rope_kv_write(op: Op, dims: Dims, context: int) -> Cost:
 
 def _attention(op: Op, dims: Dims, context: int) -> Cost:
     """Each sequence's keys and values are read once, whatever the number of its nodes."""
-    window = op.attrs["window"]
-    seen = dims["T"] + (context if window is None else min(context, window))
+    seen = _num_nodes(op, dims) + _num_before(op, context)
     read = 2 * _kv_rows(operand(op, "k_cache"), dims["B"] * seen)
     return Cost(operand_bytes(op, dims) + read, 4 * prod(bind(op.out.shape, dims)) * seen)
 
 
 def _rope_attention(op: Op, dims: Dims, context: int) -> Cost:
     """Both at once: q and the new keys and values are not read again."""
-    window = op.attrs["window"]
-    seen = dims["T"] + (context if window is None else min(context, window))
-    read = 2 * _kv_rows(operand(op, "k_cache"), dims["B"] * (seen - dims["T"]))
+    before = _num_before(op, context)
+    seen = _num_nodes(op, dims) + before
+    read = 2 * _kv_rows(operand(op, "k_cache"), dims["B"] * before)
     rotated = _rope_kv_write(op, dims, context)
     return Cost(rotated.bytes_moved + read, rotated.flops + 4 * prod(bind(op.out.shape, dims)) * seen)
 
 
+def _num_nodes(op: Op, dims: Dims) -> int:
+    return bind(operand(op, "ancestors").shape, dims)[1]
+
+
+def _num_before(op: Op, context: int) -> int:
+    """Slots before the op's own nodes that it reads."""
+    window = op.attrs["window"]
+    return op.attrs.get("first_node", 0) + (context if window is None else min(context, window))
+
+
 def _last_row(op: Op, dims: Dims, context: int) -> Cost:
     return Cost(2 * value_bytes(op.out, dims), 0)
+
+
+def _features(op: Op, dims: Dims, context: int) -> Cost:
+    """Each row once in, once out; most rows of a candidate tree are not kept, and are not read either."""
+    rows = op.inputs[0] if op.kind == "keep_features" else op.out
+    assert rows is not None
+    return Cost(2 * value_bytes(rows, dims), 0)
 
 
 def _kv_commit(op: Op, dims: Dims, context: int) -> Cost:
@@ -129,6 +145,8 @@ COSTS: dict[str, Callable[[Op, Dims, int], Cost]] = {
     "attention": _attention,
     "rope_attention": _rope_attention,
     "last_row": _last_row,
+    "keep_features": _features,
+    "read_features": _features,
     "kv_commit": _kv_commit,
 }
 """Kinds that are not here read and write their operands once, and compute next to nothing."""

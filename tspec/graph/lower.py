@@ -15,13 +15,14 @@ from tspec.graph.signature import SIGNATURES
 NORMS = ("rms_norm", "head_norm")
 
 
-def lower(graph: Graph, bucket: Bucket, *, max_model_len: int, context: int = 0) -> Plan:
+def lower(graph: Graph, bucket: Bucket, *, max_model_len: int, context: int = 0, width: int = 1) -> Plan:
     """Return the plan of `graph` for `bucket`.
 
     max_model_len  most tokens of a sequence; a tree may stand behind them, hence MAX_NODES more slots
     context        committed tokens a sequence that the costs are counted for
+    width          nodes of a level of a draft's tree, in graphs that grow one
     """
-    dims = plan_dims(bucket, max_model_len)
+    dims = plan_dims(bucket, max_model_len, width)
     memory = plan_memory(graph, dims)
     launches = tuple(_launch(number, op, dims, context) for number, op in enumerate(graph.ops))
     return Plan(
@@ -36,17 +37,25 @@ def lower(graph: Graph, bucket: Bucket, *, max_model_len: int, context: int = 0)
     )
 
 
-def plan_dims(bucket: Bucket, max_model_len: int) -> dict[str, int]:
+def plan_dims(bucket: Bucket, max_model_len: int, width: int = 1) -> dict[str, int]:
     """Return the numbers behind the symbolic dims of a graph; "num_blocks" is left to the runtime."""
     slots = max_model_len + MAX_NODES
-    return {"B": bucket.rows, "T": bucket.nodes, "max_blocks": blocks_for(slots), "max_positions": slots}
+    rows = {"B": bucket.rows, "T": bucket.nodes, "W": width}
+    return {**rows, "max_blocks": blocks_for(slots), "max_positions": slots}
 
 
 def _launch(number: int, op: Op, dims: Mapping[str, int], context: int) -> Launch:
     moved, flops = OPS[op.kind].cost(op, dims, context)
     outputs = tuple(value.base for value in op.outputs)
     inputs = tuple(None if value is None else value.base for value in op.inputs)
-    return Launch(number, op.kind, outputs, inputs, op.attrs, moved, flops)
+    return Launch(number, op.kind, outputs, inputs, op.attrs, _row_dim(op), moved, flops)
+
+
+def _row_dim(op: Op) -> str:
+    """What the op makes rows of; an op that makes none, like a KV write, takes them."""
+    roles = (Role.TEMP, Role.INPUT)
+    rows = (value for value in (*op.outputs, *op.reads) if value.role in roles and len(value.shape) > 1)
+    return str(next(rows).shape[1])
 
 
 def _weights(graph: Graph, dims: Mapping[str, int]) -> dict[str, WeightSpec]:
@@ -67,7 +76,7 @@ def _weights(graph: Graph, dims: Mapping[str, int]) -> dict[str, WeightSpec]:
 
 
 def _use(kind: str, label: str) -> str:
-    if label in ("cos", "sin", "draft_index"):
+    if label in ("cos", "sin", "draft_index", "token_ids"):
         return "derived"
     if label == "bias":
         return "bias"

@@ -66,9 +66,10 @@ _RULES: dict[str, Rule] = {
     "rope_kv_write": _versions_match,
     "rope_attention": _versions_match,
     "kv_commit": _versions_match,
+    "keep_features": _versions_match,
 }
 _ROW_WISE = frozenset(
-    {"rms_norm", "head_norm", "linear", "split", "add", "silu_mul", "head_logits"}
+    {"rms_norm", "head_norm", "linear", "split", "add", "silu_mul", "head_logits", "concat", "silu_add"}
     | {"linear_add", "linear_silu_mul", "norm_linear", "norm_linear_silu_mul", "norm_head_logits"}
 )
 

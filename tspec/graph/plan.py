@@ -46,13 +46,17 @@ class WeightSpec:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel call. Operands are names of buffers, weights, states or inputs of the plan."""
+    """One kernel call. Operands are names of buffers, weights, states or inputs of the plan.
+
+    row_dim   what its rows are: "T", the nodes of the pass; "W", those of a level of a draft's tree; "1", sequences
+    """
 
     number: int
     kind: str
     outputs: tuple[str, ...]
     inputs: tuple[str | None, ...]
     attrs: dict[str, Any]
+    row_dim: str
     bytes_moved: int
     flops: int
 

@@ -13,7 +13,8 @@ from tspec.graph.ir import Dim, Op, Shape, Value
 
 # kind: outputs = inputs {attributes}
 # `a` is the dtype of activations and `w` that of weights, each the same all over an op. `?` marks an optional
-# operand, `*` any number of them, `_` any dim; `{head_dim=D}` binds D to the attribute. R is T or 1.
+# operand or attribute, `*` any number of operands, `_` any dim; `{head_dim=D}` binds D to the attribute. R is T
+# (nodes), W (nodes of a level of a draft's tree) or 1; T may be W, too.
 TABLE = """
 embed: out[B,T,H]:a = tokens[B,T]:i32 weight[V,H]:w
 rms_norm: out[B,R,H]:a = x[B,R,H]:a weight[H]:f32 {eps}
@@ -22,12 +23,25 @@ linear: out[B,R,N]:a = x[B,R,K]:a weight[N,K]:w bias?[N]:f32
 split: *outs[B,R,_]:a = x[B,R,X]:a {sizes}
 rope: out[B,T,Q]:a = x[B,T,Q]:a depth[B,T]:i32 prefix_len[B]:i32 cos[P,D/2]:f32 sin[P,D/2]:f32 {head_dim=D}
 kv_write: new_k[CACHE]:w new_v[CACHE]:w = k[B,T,G*D]:a v[B,T,G*D]:a k_cache[CACHE]:w v_cache[CACHE]:w \
-    block_table[B,M]:i32 prefix_len[B]:i32 num_nodes[B]:i32
+    block_table[B,M]:i32 prefix_len[B]:i32 num_nodes[B]:i32 {first_node?}
 attention: out[B,T,Q]:a = q[B,T,Q]:a k_cache[CACHE]:w v_cache[CACHE]:w ancestors[B,T]:i64 prefix_len[B]:i32 \
-    num_nodes[B]:i32 block_table[B,M]:i32 {head_dim=D num_kv_heads=G scale window}
+    num_nodes[B]:i32 block_table[B,M]:i32 {head_dim=D num_kv_heads=G scale window first_node? first_slot?}
 add: out[B,R,H]:a = a[B,R,H]:a b[B,R,H]:a
 silu_mul: out[B,R,I]:a = gate[B,R,I]:a up[B,R,I]:a
 last_row: out[B,1,X]:a = x[B,T,X]:a num_nodes[B]:i32
+concat: out[B,R,H+G]:a = a[B,R,H]:a b[B,R,G]:a
+silu_add: out[B,R,H]:a = x[B,R,H]:a residual[B,R,H]:a
+keep_features: new_features[C,BLOCK,F]:a = x[B,T,X]:a path?[B,T]:i32 num_out?[B]:i32 num_nodes[B]:i32 \
+    prefix_len[B]:i32 block_table[B,M]:i32 features[C,BLOCK,F]:a {column}
+read_features: out[B,T,X]:a = features[C,BLOCK,F]:a depth[B,T]:i32 block_table[B,M]:i32 prefix_len[B]:i32 \
+    num_nodes[B]:i32 {column width=X}
+top_tokens: tokens[B,R,N]:i32 logprobs[B,R,N]:f32 = logits[B,R,V]:f32 num_nodes[B]:i32 token_ids?[V]:i32 {most=N}
+draw_draft: tokens[B,R,N]:i32 logprobs[B,R,N]:f32 law[B,R,V]:f32 = logits[B,R,V]:f32 temperature[B]:f32 seed[B]:i64 \
+    prefix_len[B]:i32 num_nodes[B]:i32 token_ids?[V]:i32 {most=N stream offset}
+expand_tree: scores[B,R,N]:f32 next_tokens[B,W]:i32 next_from[B,W]:i32 next_scores[B,W]:f32 next_ancestors[B,W]:i64 \
+    next_depth[B,W]:i32 = tokens[B,R,N]:i32 logprobs[B,R,N]:f32 row_scores?[B,R]:f32 ancestors?[B,R]:i64 \
+    level_nodes[B]:i32 {first_node depth width}
+parent_rows: out[B,W,H]:a = x[B,R,H]:a next_from[B,W]:i32 level_nodes[B]:i32 {most}
 head_logits: out[B,R,V]:f32 = x[B,R,K]:a weight[V,K]:w bias?[V]:f32
 edit_logits: out[B,R,V]:f32 = logits[B,R,V]:f32 edits[B]:i32 penalties[B,3]:f32 counts[B,V]:i32 bias[B,V]:f32 \
     mask[B,R,W]:i32 tokens[B,T]:i32 ancestors[B,T]:i64 num_nodes[B]:i32
@@ -48,11 +62,12 @@ kv_commit: *new_caches[CACHE]:w = \
 rope_kv_write: q[B,T,A*D]:a new_k[CACHE]:w new_v[CACHE]:w = \
     qkv[B,T,A*D+2*G*D]:a cos[P,D/2]:f32 sin[P,D/2]:f32 \
     q_norm?[D]:f32 k_norm?[D]:f32 k_cache[CACHE]:w v_cache[CACHE]:w depth[B,T]:i32 block_table[B,M]:i32 \
-    prefix_len[B]:i32 num_nodes[B]:i32 {head_dim=D num_heads=A num_kv_heads=G eps}
+    prefix_len[B]:i32 num_nodes[B]:i32 {head_dim=D num_heads=A num_kv_heads=G eps first_node?}
 rope_attention: out[B,T,A*D]:a new_k[CACHE]:w new_v[CACHE]:w = \
     qkv[B,T,A*D+2*G*D]:a cos[P,D/2]:f32 sin[P,D/2]:f32 \
     q_norm?[D]:f32 k_norm?[D]:f32 k_cache[CACHE]:w v_cache[CACHE]:w ancestors[B,T]:i64 depth[B,T]:i32 \
-    block_table[B,M]:i32 prefix_len[B]:i32 num_nodes[B]:i32 {head_dim=D num_heads=A num_kv_heads=G eps scale window}
+    block_table[B,M]:i32 prefix_len[B]:i32 num_nodes[B]:i32 \
+    {head_dim=D num_heads=A num_kv_heads=G eps scale window first_node? first_slot?}
 linear_add: out[B,R,N]:a = x[B,R,K]:a weight[N,K]:w bias?[N]:f32 residual[B,R,N]:a
 linear_silu_mul: out[B,R,I]:a = x[B,R,K]:a weight[2*I,K]:w bias?[2*I]:f32
 head_sample: out[B,R]:i32 = x[B,R,K]:a weight[V,K]:w bias?[V]:f32 temperature[B]:f32 seed[B]:i64 \
@@ -62,7 +77,7 @@ norm_linear_silu_mul: out[B,R,I]:a = x[B,R,K]:a norm[K]:f32 weight[2*I,K]:w bias
 norm_head_logits: out[B,R,V]:f32 = x[B,R,K]:a norm[K]:f32 weight[V,K]:w bias?[V]:f32 {eps}
 norm_head_sample: out[B,R]:i32 = x[B,R,K]:a norm[K]:f32 weight[V,K]:w bias?[V]:f32 temperature[B]:f32 seed[B]:i64 \
     prefix_len[B]:i32 depth[B,T]:i32 num_nodes[B]:i32 {eps}
-""".replace("CACHE", f"C,G,{BLOCK_TOKENS},D")
+""".replace("CACHE", f"C,G,{BLOCK_TOKENS},D").replace("BLOCK", str(BLOCK_TOKENS))
 
 _OPERAND = re.compile(r"(\*?)(\w+)(\??)\[([^\]]*)\]:(\w+)")
 _FIX = "Check the builder or the graph pass that made this op."
@@ -82,20 +97,26 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Operands and attributes of one kind. `attrs` maps an attribute to the dim it binds, or to None."""
+    """Operands and attributes of one kind. `attrs` maps an attribute to the dim it binds, or to None.
+
+    An attribute in `optional_attrs` may be absent, which is 0.
+    """
 
     kind: str
     outputs: tuple[Operand, ...]
     inputs: tuple[Operand, ...]
     attrs: dict[str, str | None]
+    optional_attrs: frozenset[str]
 
 
 def _parse(line: str) -> Signature:
     kind, rest = line.split(":", 1)
     body, _, attrs = rest.partition("{")
     outputs, inputs = (tuple(map(_operand, _OPERAND.findall(side))) for side in body.split(" = "))
-    pairs = (word.partition("=") for word in attrs.rstrip("}").split())
-    return Signature(kind, outputs, inputs, {name: dim or None for name, _, dim in pairs})
+    words = attrs.rstrip("}").split()
+    pairs = (word.rstrip("?").partition("=") for word in words)
+    optional = frozenset(word.rstrip("?") for word in words if word.endswith("?"))
+    return Signature(kind, outputs, inputs, {name: dim or None for name, _, dim in pairs}, optional)
 
 
 def _operand(match: tuple[str, str, str, str, str]) -> Operand:
@@ -131,7 +152,7 @@ def labelled(op: Op) -> list[tuple[Operand, Value | None]]:
     signature = SIGNATURES.get(op.kind)
     if signature is None:
         raise ShapeError("op kind", got=repr(op.kind), need=f"one of {', '.join(SIGNATURES)}", fix=_FIX)
-    if set(op.attrs) != set(signature.attrs):
+    if not set(signature.attrs) - signature.optional_attrs <= set(op.attrs) <= set(signature.attrs):
         raise ShapeError(
             f"attributes of {op.kind}", got=sorted(op.attrs), need=sorted(signature.attrs), fix=_FIX
         )

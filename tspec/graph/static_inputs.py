@@ -30,6 +30,10 @@ NUM_LOGPROBS = _each("num_logprobs", I32)
 PENALTIES = Value("penalties", ("B", 3), F32, Role.INPUT)
 TARGETS = Value("targets", ("B", "T"), I32, Role.INPUT)
 IS_SAMPLED = Value("is_sampled", ("B", "T"), I32, Role.INPUT)
+LEVEL_NODES = _each("level_nodes", I32)
+"""Nodes of each level of a draft's tree; 0 for an unused row."""
+DRAFT_PREFIX = _each("draft_prefix", I32)
+"""Tokens that the draft's cache holds once it has taken in those of this pass: where its tree starts."""
 
 
 def counts_input(vocab: int) -> Value:

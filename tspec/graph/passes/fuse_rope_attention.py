@@ -22,7 +22,8 @@ def fuse_rope_attention(graph: Graph) -> Graph:
             continue
         *start, depth, block_table, prefix_len, num_nodes = rope.inputs
         inputs = (*start, operand(attention, "ancestors"), depth, block_table, prefix_len, num_nodes)
-        attrs = rope.attrs | {name: attention.attrs[name] for name in ("scale", "window")}
+        more = ("scale", "window", "first_slot")
+        attrs = rope.attrs | {name: attention.attrs[name] for name in more if name in attention.attrs}
         outputs = (attention.out, *rope.outputs[1:])
         edit.replace([rope, attention], Op("rope_attention", outputs, inputs, attrs))
     return edit.done()

@@ -83,6 +83,7 @@ def _rope_kv_write(split: Op, query: _Rotated, key: _Rotated, write: Op) -> Op:
         "num_heads": q_size // head_dim,
         "num_kv_heads": k_size // head_dim,
         "eps": 0.0 if query.norm is None else query.norm.attrs["eps"],
+        **write.attrs,
     }
     from_rope = [operand(query.rope, name) for name in ("cos", "sin")]
     caches = [operand(write, name) for name in ("k_cache", "v_cache")]

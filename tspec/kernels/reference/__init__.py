@@ -11,6 +11,16 @@ from tspec.kernels.reference.accept import accept_match
 from tspec.kernels.reference.accept_ratio import accept_ratio
 from tspec.kernels.reference.activation import add, silu_mul
 from tspec.kernels.reference.attention import attention, rope_attention
+from tspec.kernels.reference.draft import (
+    concat,
+    draw_draft,
+    expand_tree,
+    keep_features,
+    parent_rows,
+    read_features,
+    silu_add,
+    top_tokens,
+)
 from tspec.kernels.reference.embed import embed
 from tspec.kernels.reference.head import head_logits, head_sample, norm_head_logits, norm_head_sample
 from tspec.kernels.reference.kv_cache import kv_commit, kv_write
@@ -40,6 +50,14 @@ REFERENCES: dict[str, Callable[..., tuple]] = {
         add,
         silu_mul,
         last_row,
+        concat,
+        silu_add,
+        keep_features,
+        read_features,
+        top_tokens,
+        draw_draft,
+        expand_tree,
+        parent_rows,
         head_logits,
         edit_logits,
         find_kept,

@@ -20,12 +20,13 @@ def kv_write(
     prefix_len: torch.Tensor,
     num_nodes: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Store node `node` of a row at slot prefix_len + node; padding writes nothing."""
+    """Store node `node` of a row at slot prefix_len + first_node + node; padding writes nothing."""
     written = k_cache.clone(), v_cache.clone()
+    first = attrs.get("first_node", 0)
     _, num_heads, _, head_dim = k_cache.shape
     for row, count in enumerate(num_nodes.tolist()):
         for node in range(count):
-            block, offset = place_of_slot(block_table, row, int(prefix_len[row]) + node)
+            block, offset = place_of_slot(block_table, row, int(prefix_len[row]) + first + node)
             for cache, rows in zip(written, (k, v), strict=True):
                 cache[block, :, offset] = rows[row, node].view(num_heads, head_dim).to(cache.dtype)
     return written
