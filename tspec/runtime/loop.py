@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tspec.core.config import ModelConfig
-from tspec.core.errors import CapacityError
+from tspec.core.errors import CapacityError, ConfigError
 from tspec.core.proposer import CachingProposer, Committed, Proposer
 from tspec.core.sampling import FILTERED, FUSED, pass_kind
 from tspec.core.sampling_params import SamplingParams
@@ -86,6 +86,8 @@ class Engine:
         self._max_candidates = max_candidates
         self._node_budget = node_budget
         self._acceptance = acceptance
+        self._is_stepping = False
+        self._leaving: list[Sequence] = []
         self._counters = Counters()
         self._plain_times = plain_times or PlainTimes()
         self._report = MetricsReport(on_metrics, metrics_interval_s)
@@ -140,8 +142,10 @@ class Engine:
         return sequence
 
     def abort(self, sequence: Sequence) -> None:
-        """Drop a request, wherever it is. Harmless for one that has ended."""
-        if self.scheduler.remove(sequence):
+        """Drop a request, wherever it is. Harmless for one that has ended. Within a step it leaves at the step's end."""
+        if self._is_stepping:
+            self._leaving.append(sequence)
+        elif self.scheduler.remove(sequence):
             sequence.end(FinishReason.ABORT)
             self._counters.add_ended(sequence)
 
@@ -154,18 +158,23 @@ class Engine:
 
         An exception in a pass or in the proposer leaves the running sequences in no known state: they end with an error
         that says what it was. Those that wait go on, and so does the engine. KeyboardInterrupt and the like end them as
-        well, and are raised.
+        well, and are raised. Errors: ConfigError within a step.
         """
+        if self._is_stepping:
+            raise ConfigError("step", got="one within a step", need="one after it", fix="Call it later.")
         advanced: list[Sequence] = []
+        self._is_stepping = True
         try:
             self._step(advanced)
-        except (
-            BaseException
-        ) as error:  # whatever went wrong, it must not reach requests that had no part in it
+        except BaseException as error:  # must not reach requests that had no part in it
             _log.exception("A step failed: its %d requests end.", len(self.scheduler.running))
             advanced += self._fail_running(error)
             if not isinstance(error, Exception):
                 raise
+        finally:
+            self._is_stepping = False
+            while self._leaving:
+                self.abort(self._leaving.pop())
         self._report.poll(self.metrics)
         return list(dict.fromkeys(advanced))
 
@@ -195,9 +204,7 @@ class Engine:
     def _stop(self, slot: int) -> None:
         try:
             self._proposer.release(slot)
-        except (
-            Exception
-        ):  # the proposer's own books: neither this sequence nor those after it may stay for that
+        except Exception:  # of its own books: neither this sequence nor those after it may stay for that
             _log.exception("Proposer %s could not release slot %d.", self._proposer.name, slot)
 
     def _fail_running(self, error: BaseException) -> list[Sequence]:
