@@ -101,6 +101,7 @@ def build_engine(
         max_candidates=max_candidates,
         node_budget=MAX_NODES if is_cuda else num_cheap_nodes,
         acceptance=speculative.acceptance,
+        mixes_prompts=not is_cuda,  # there a bucket's padding is computed, and buckets are captured ahead
         on_metrics=options.on_metrics,
         metrics_interval_s=options.metrics_interval_s,
     )

@@ -65,9 +65,12 @@ class EngineMachine(RuleBasedStateMachine):
     """Drives an engine with a third of the memory that its requests would like to have."""
 
     @initialize(
-        num_blocks=st.integers(MOST_BLOCKS, 14), num_seqs=st.integers(1, 6), seed=st.integers(0, 1 << 32)
+        num_blocks=st.integers(MOST_BLOCKS, 14),
+        num_seqs=st.integers(1, 6),
+        seed=st.integers(0, 1 << 32),
+        mixes_prompts=st.sampled_from([True, True, True, False]),
     )
-    def start(self, num_blocks, num_seqs, seed):
+    def start(self, num_blocks, num_seqs, seed, mixes_prompts):
         engine, _ = world()
         texts = [PROMPTS[prompt] + alone((prompt, params))[0] for prompt in (0, 4) for params in (0, 1)]
         whole = engine.executor.num_blocks
@@ -75,7 +78,7 @@ class EngineMachine(RuleBasedStateMachine):
         try:
             proposer = RandomTrees(texts, seed, VOCAB)
             options = {"max_candidates": 9, "max_num_seqs": num_seqs, "node_budget": 12}
-            self.engine = with_proposer(engine, proposer, **options)
+            self.engine = with_proposer(engine, proposer, mixes_prompts=mixes_prompts, **options)
         finally:
             engine.executor.num_blocks = whole
         self.open = []
