@@ -33,6 +33,7 @@ def with_proposer(
     node_budget: int = 64,
     acceptance: str = "auto",
     share_prefixes: bool = True,
+    mixes_prompts: bool = True,
 ) -> Engine:
     """An engine of its own on the same weights and KV memory. Use one of them at a time.
 
@@ -49,6 +50,7 @@ def with_proposer(
         node_budget=node_budget,
         acceptance=acceptance,
         share_prefixes=share_prefixes,
+        mixes_prompts=mixes_prompts,
     )
 
 
