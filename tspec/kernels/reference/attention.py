@@ -20,21 +20,21 @@ def attention(
     """out = softmax(scale * q @ k.T) @ v over the keys that each node sees; zeros for padding.
 
     The nodes are number first_node to first_node + T of their tree: those before them are in the cache already.
-    Slots before first_slot are seen by none.
+    Slots before first_slot are seen by none; a node that sees nothing gets zeros.
     """
     q = widen(q)
     out = torch.zeros_like(q)
     first_node, first_slot = attrs.get("first_node", 0), attrs.get("first_slot", 0)
     for row, count in enumerate(num_nodes.tolist()):
         start = int(prefix_len[row])
-        slot = torch.arange(start + first_node + count)
+        slot = torch.arange(first_slot, start + first_node + count)
         block, offset = block_table[row, slot // BLOCK_TOKENS].long(), slot % BLOCK_TOKENS
         keys, values = (_per_query_head(cache[block, :, offset], q, attrs) for cache in (k_cache, v_cache))
         heads = q[row, :count].unflatten(-1, (-1, attrs["head_dim"]))
         scores = torch.einsum("nhd,shd->hns", heads, keys) * attrs["scale"]
-        seen = visible(ancestors[row, :count], start, attrs["window"], first_node) & (slot >= first_slot)
-        scores = scores.masked_fill(~seen, -torch.inf)
-        out[row, :count] = torch.einsum("hns,shd->nhd", scores.softmax(-1), values).flatten(-2)
+        seen = visible(ancestors[row, :count], start, attrs["window"], first_node)[:, first_slot:]
+        p = scores.masked_fill(~seen, -torch.inf).softmax(-1).masked_fill(~seen, 0)
+        out[row, :count] = torch.einsum("hns,shd->nhd", p, values).flatten(-2)
     return (out,)
 
 
