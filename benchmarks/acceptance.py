@@ -25,7 +25,7 @@ from tspec.core.shapes import blocks_for
 from tspec.core.speculative_config import SpeculativeConfig
 from tspec.core.tree import MAX_NODES, chain
 from tspec.graph.plan import Bucket
-from tspec.kernels.cpu.program import OPERANDS
+from tspec.kernels.cpu.launch_words import OPERANDS
 from tspec.runtime.executor import CpuExecutor
 from tspec.runtime.inputs import PassInputs
 from tspec.tokenizer import load_codec

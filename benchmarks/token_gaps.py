@@ -28,7 +28,7 @@ def measure(folder: Path, rounds: int) -> dict[str, float]:
     """Medians over rounds of gaps in ms and of times to the first token in s."""
     rows = []
     with LLM(folder, max_model_len=4096, max_num_seqs=NUM_DECODING + 1) as llm:
-        engine = llm._open_engine()
+        engine = llm._engine.opened()
         random = np.random.default_rng(0)
         for _ in range(rounds + 1):  # the first one binds plans
             prompt = random.integers(0, engine.config.vocab_size, PROMPT_TOKENS).tolist()

@@ -3,13 +3,14 @@
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tspec.build_draft import Draft, open_draft
 from tspec.checkpoint.hf_config import read_config
 from tspec.checkpoint.weights import Checkpoint, account, checkpoint_dtype, open_checkpoint, resolve_tying
 from tspec.core.config import ModelConfig
@@ -17,27 +18,31 @@ from tspec.core.dtypes import WEIGHT_DTYPES, DType
 from tspec.core.errors import CapacityError, ConfigError
 from tspec.core.proposer import Proposer
 from tspec.core.rope import context_limit, rope_table
+from tspec.core.sampling import FILTERED, pass_kind
 from tspec.core.shapes import blocks_for
-from tspec.core.speculative_config import SpeculativeConfig
+from tspec.core.speculative_config import MODEL_METHODS, SpeculativeConfig
 from tspec.core.tree import MAX_NODES
-from tspec.graph.ir import Graph
+from tspec.graph.ir import FEATURES, Graph, Shape
 from tspec.graph.lower import lower
 from tspec.graph.passes import fuse
 from tspec.graph.plan import Bucket, Plan
 from tspec.kernels.cpu.host import read_host, usable_cpus
 from tspec.models import PASS_KINDS, build_graph, expected_tensors
+from tspec.models.build_graph import Features
 from tspec.proposers.ngram import NgramProposer
 from tspec.proposers.none import NoProposer
 from tspec.runtime.buckets import smallest_bucket
 from tspec.runtime.executor import CpuExecutor
+from tspec.runtime.inputs import Executor
 from tspec.runtime.kv_memory import block_bytes
 from tspec.runtime.loop import Engine
 from tspec.runtime.metrics_report import OnMetrics
+from tspec.runtime.speed_up import time_plain
 from tspec.runtime.threads import ThreadPool
 from tspec.runtime.weights import pack_weights
 
 if TYPE_CHECKING:
-    from tspec.runtime.cuda_executor import CudaExecutor
+    import torch
 
 _log = logging.getLogger("tspec")
 
@@ -87,22 +92,22 @@ def build_engine(
     account(checkpoint, expected_tensors(build_graph(config)))
     is_cuda = options.device == "cuda"
     num_cheap_nodes = CUDA_CHEAP_NODES if is_cuda else read_host().cheap_rows
-    proposer, max_candidates = make_proposer(speculative, num_cheap_nodes - 1)
-    loading = _Loading(checkpoint, config, max_model_len, max_candidates, options, on_progress)
-    executor, max_num_seqs = (
-        _cuda_executor(loading) if is_cuda else (_cpu_executor(loading), options.max_num_seqs)
-    )
+    draft = _open_draft(speculative, folder, config, max_model_len, num_cheap_nodes - 1, is_cuda)
+    lookup, max_candidates = make_proposer(speculative, num_cheap_nodes - 1, draft)
+    loading = _Loading(checkpoint, config, max_model_len, max_candidates, options, on_progress, draft)
+    ready = _cuda_ready(loading) if is_cuda else _cpu_ready(loading)
     return Engine(
         config,
-        executor,
-        proposer,
+        ready.executor,
+        ready.proposer or lookup,
         max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
+        max_num_seqs=ready.max_num_seqs,
         max_candidates=max_candidates,
         node_budget=MAX_NODES if is_cuda else num_cheap_nodes,
         acceptance=speculative.acceptance,
         on_metrics=options.on_metrics,
         metrics_interval_s=options.metrics_interval_s,
+        plain_times=None if max_candidates == 0 else time_plain(ready.executor),
     )
 
 
@@ -116,63 +121,128 @@ class _Loading:
     max_candidates: int
     options: BuildOptions
     on_progress: Progress
+    draft: Draft | None = None
 
     @property
     def tables(self) -> dict[str, Any]:
         """The weights that no checkpoint holds."""
         num_positions = self.max_model_len + MAX_NODES
         cos, sin = rope_table(self.config.rope, self.config.head_dim, self.config.max_position, num_positions)
-        return {"rope.cos": cos, "rope.sin": sin}
+        tables = {"rope.cos": cos, "rope.sin": sin}
+        if self.draft is not None and self.draft.target_index is not None:
+            tables["draft.index"] = self.draft.target_index
+        return tables
+
+    def plan_maker(self, activations: DType) -> Callable[[str, Bucket], Plan]:
+        """Plans of the target, with what a proposer's model needs of it."""
+        return plan_maker(
+            self.config,
+            self.max_model_len,
+            activations,
+            features=None if self.draft is None else self.draft.features,
+            draft_vocab=None if self.draft is None else self.draft.draft_vocab,
+        )
+
+    def load_weights(self, done: int, total: int) -> None:
+        """Tell how far the weights are."""
+        self.on_progress("load weights", done, total)
 
     def passes(self, max_rows: int) -> list[tuple[str, Bucket]]:
         """The kinds of passes and buckets of up to `max_rows` sequences that decoding meets."""
-        rows = [1 << power for power in range((max_rows - 1).bit_length() + 1)]
+        rows = _row_sizes(max_rows)
         nodes = sorted({smallest_bucket(1, count).nodes for count in range(1, self.max_candidates + 2)})
         return [("all", Bucket(row, count)) for row in rows for count in nodes] + [
             (kind, Bucket(row, MAX_NODES)) for row in rows for kind in ("last", "none")
         ]
 
 
-def _cpu_executor(loading: _Loading) -> CpuExecutor:
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """The target's executor, and a proposer with one of its own."""
+
+    executor: Executor
+    proposer: Proposer | None
+    max_num_seqs: int
+
+
+def _cpu_ready(loading: _Loading) -> _Ready:
     """Pack the weights, start the threads, bind the plans of one sequence; compile the kernels, or load them."""
-    make_plan = plan_maker(loading.config, loading.max_model_len, DType.FLOAT32)
-    plan = make_plan("all", Bucket(1, 1))
-    num_blocks = _num_blocks(plan, loading, _host_memory_bytes())
-    on_progress = loading.on_progress
-    weights = pack_weights(
-        plan,
-        loading.checkpoint.load,
-        loading.tables,
-        lambda done, total: on_progress("load weights", done, total),
-    )
-    threads = ThreadPool(loading.options.num_threads or usable_cpus())
+    make_plan, draft, options = loading.plan_maker(DType.FLOAT32), loading.draft, loading.options
+    plan = make_plan(_widest_kind(draft), Bucket(1, 1))
+    draft_plan = None if draft is None else draft.make_plan(*draft.passes(1)[0])
+    num_blocks = _num_blocks(_states(plan, draft_plan), loading, _host_memory_bytes())
+    weights = pack_weights(plan, loading.checkpoint.load, loading.tables, loading.load_weights)
+    threads = ThreadPool(options.num_threads or usable_cpus())
     executor = CpuExecutor(make_plan, weights, num_blocks, threads)
-    passes = loading.passes(max_rows=1)
-    for number, (kind, bucket) in enumerate(passes, start=1):
-        executor.prepare(kind, bucket)
-        on_progress("bind plans", number, len(passes))
+    passes = [(executor, *each) for each in loading.passes(max_rows=1)]
+    draft_executor = None
+    if draft is not None and draft_plan is not None:
+        executor.prepare("all", Bucket(1, 1))  # its states are there from now on
+        packed = pack_weights(draft_plan, draft.load, draft.tables, loading.load_weights, target=weights)
+        shared = {name: memory for name, memory in executor.states.items() if name == FEATURES}
+        draft_executor = CpuExecutor(draft.make_plan, packed, num_blocks, threads, shared)
+        passes += [(draft_executor, *each) for each in draft.passes(1)]
+    for number, (each, kind, bucket) in enumerate(passes, start=1):
+        each.prepare(kind, bucket)
+        loading.on_progress("bind plans", number, len(passes))
     executor.warm_up()
-    return executor
+    if draft is None or draft_executor is None:
+        return _Ready(executor, None, options.max_num_seqs)
+    draft_executor.warm_up()
+    return _Ready(executor, draft.make_proposer(draft_executor), options.max_num_seqs)
 
 
-def _cuda_executor(loading: _Loading) -> "tuple[CudaExecutor, int]":
-    """Put the weights on the device and capture every bucket; return also how many sequences a pass has room for.
+def _cuda_ready(loading: _Loading) -> _Ready:
+    """Put the weights on the device and capture every bucket, as far as there is room.
 
     Imports Triton, which not every machine has.
     """
-    from tspec.runtime.cuda_bind import kv_tensors, load_device_weights
-    from tspec.runtime.cuda_executor import CudaExecutor, device_model, find_device
+    from tspec.runtime.cuda_executor import find_device
 
-    device, arch, free_bytes = find_device()
-    make_plan = plan_maker(loading.config, loading.max_model_len, loading.config.dtype)
-    plan = make_plan("all", Bucket(1, 1))
+    return ready_on(*find_device(), loading)
+
+
+def ready_on(device: "torch.device", arch: str, free_bytes: int, loading: _Loading) -> _Ready:
+    """The executors on one device, all passes captured; on the interpreter's they are bound only."""
+    from tspec.runtime.cuda_bind import feature_tensor, kv_tensors, load_device_weights
+    from tspec.runtime.cuda_executor import CudaExecutor, device_model
+
+    make_plan, draft = loading.plan_maker(loading.config.dtype), loading.draft
+    plan = make_plan(_widest_kind(draft), Bucket(1, 1))
+    draft_plan = None if draft is None else draft.make_plan(*draft.passes(1)[0])
+    num_blocks = _num_blocks(_states(plan, draft_plan), loading, free_bytes)
     weights = load_device_weights(plan, loading.checkpoint.load, loading.tables, device)
-    num_blocks = _num_blocks(plan, loading, free_bytes)
-    model = device_model(device, arch, weights, *kv_tensors(plan, num_blocks, device))
-    executor = CudaExecutor(make_plan, model)
+    features = feature_tensor(plan, num_blocks, device)
+    model = device_model(device, arch, weights, *kv_tensors(plan, num_blocks, device), features)
+    executor, proposer = CudaExecutor(make_plan, model), None
     max_rows = executor.capture(loading.passes(loading.options.max_num_seqs))
     _log.info("Device memory by pass and bucket:\n%s", executor.report())
-    return executor, min(max_rows, loading.options.max_num_seqs)
+    if draft is not None and draft_plan is not None:
+        own = load_device_weights(draft_plan, draft.load, draft.tables, device, target=weights)
+        caches = kv_tensors(draft_plan, num_blocks, device)
+        draft_executor = CudaExecutor(draft.make_plan, device_model(device, arch, own, *caches, features))
+        max_rows = draft_executor.capture(
+            [each for rows in _row_sizes(max_rows) for each in draft.passes(rows)]
+        )
+        proposer = draft.make_proposer(draft_executor)
+    return _Ready(executor, proposer, min(max_rows, loading.options.max_num_seqs))
+
+
+def _widest_kind(draft: Draft | None) -> str:
+    """The pass that reads the most weights: one that tests draws knows the draft's vocabulary, too."""
+    return "all" if draft is None or draft.target_index is None else pass_kind("ratio", FILTERED)
+
+
+def _row_sizes(max_rows: int) -> list[int]:
+    return [1 << power for power in range((max_rows - 1).bit_length() + 1)]
+
+
+def _states(plan: Plan, draft_plan: Plan | None) -> dict[str, tuple[Shape, DType]]:
+    """All that a KV block holds, under names of its own."""
+    if draft_plan is None:
+        return plan.states
+    own = {name: spec for name, spec in draft_plan.states.items() if name != FEATURES}
+    return plan.states | {f"{name} of the draft": spec for name, spec in own.items()}
 
 
 def load_config(folder: Path, dtype: str = "auto") -> ModelConfig:
@@ -189,13 +259,22 @@ def load_config(folder: Path, dtype: str = "auto") -> ModelConfig:
 
 
 def plan_maker(
-    config: ModelConfig, max_model_len: int, activations: DType = DType.FLOAT32
+    config: ModelConfig,
+    max_model_len: int,
+    activations: DType = DType.FLOAT32,
+    *,
+    features: Features | None = None,
+    draft_vocab: int | None = None,
 ) -> Callable[[str, Bucket], Plan]:
-    """Return a function from a kind of pass (PASS_KINDS) and a bucket to its plan, with rows in dtype `activations`."""
+    """Return a function from a kind of pass (PASS_KINDS) and a bucket to its plan, with rows in dtype `activations`.
+
+    features, draft_vocab   see `build_graph`
+    """
+    more: dict[str, Any] = {"features": features, "draft_vocab": draft_vocab, "activations": activations}
 
     @cache
     def graph(kind: str) -> Graph:
-        return fuse(build_graph(config, activations=activations, **PASS_KINDS[kind]))
+        return fuse(build_graph(config, **more, **PASS_KINDS[kind]))
 
     def make_plan(kind: str, bucket: Bucket) -> Plan:
         return lower(graph(kind), bucket, max_model_len=max_model_len)
@@ -203,14 +282,38 @@ def plan_maker(
     return make_plan
 
 
-def make_proposer(speculative: SpeculativeConfig, num_cheap_candidates: int) -> tuple[Proposer, int]:
-    """Return the proposer, and the most candidates that it gives a sequence a round."""
+def make_proposer(
+    speculative: SpeculativeConfig, num_cheap_candidates: int, draft: Draft | None = None
+) -> tuple[Proposer, int]:
+    """Return a proposer that needs no model, and the most candidates of it, or of the draft, a sequence and round."""
+    if draft is not None:
+        return NoProposer(), draft.max_candidates
     if speculative.method == "none":
         return NoProposer(), 0
     num_candidates = speculative.num_speculative_tokens or num_cheap_candidates
     proposer = NgramProposer(replace(speculative, num_speculative_tokens=num_candidates))
     proposer.warm_up()
     return proposer, num_candidates
+
+
+def _open_draft(
+    speculative: SpeculativeConfig,
+    folder: Path,
+    config: ModelConfig,
+    max_model_len: int,
+    num_cheap_candidates: int,
+    is_cuda: bool,
+) -> Draft | None:
+    if speculative.method not in MODEL_METHODS:
+        return None
+    return open_draft(
+        speculative,
+        folder,
+        config,
+        max_model_len=max_model_len,
+        num_cheap=num_cheap_candidates,
+        activations=config.dtype if is_cuda else DType.FLOAT32,
+    )
 
 
 def _check_options(options: BuildOptions) -> None:
@@ -251,13 +354,13 @@ def _host_memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _num_blocks(plan: Plan, loading: _Loading, memory_bytes: int) -> int:
+def _num_blocks(states: Mapping[str, tuple[Shape, DType]], loading: _Loading, memory_bytes: int) -> int:
     """Blocks for max_num_seqs full contexts, as far as memory goes. On the CPU it is taken as blocks are written."""
     options = loading.options
     wanted = options.max_num_seqs * blocks_for(loading.max_model_len + MAX_NODES)
     asked = None if options.kv_cache_mib is None else options.kv_cache_mib << 20
     budget = int(KV_MEMORY_SHARE * memory_bytes) if asked is None else asked
-    one_block = block_bytes(plan.states)
+    one_block = block_bytes(states)
     if budget < one_block:
         raise CapacityError(
             "KV memory",

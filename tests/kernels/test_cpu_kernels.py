@@ -13,7 +13,7 @@ from support.tolerance import TOLERANCES
 
 from tspec.core.dtypes import DType
 from tspec.graph.passes import fuse
-from tspec.kernels.cpu.program import OPERANDS
+from tspec.kernels.cpu.launch_words import OPERANDS
 from tspec.kernels.reference import REFERENCES
 from tspec.models import LAYERS, PASS_KINDS, build_graph
 

@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 from support.sources import PACKAGE, name_of, python_files
 
-TOPS = ("cli", "llm", "async_llm", "requests", "build", "constraints", "progress", "prometheus")
+TOPS = (
+    "cli",
+    "llm",
+    "async_llm",
+    "requests",
+    "build",
+    "build_draft",
+    "constraints",
+    "progress",
+    "prometheus",
+)
 GRAPH_DATA = ("graph.ir", "graph.plan", "graph.signature")
 """What a plan is written in; the runtime reads plans and knows no graph pass."""
 
@@ -23,22 +33,34 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "graph": ("core",),
     "models": ("core", "graph.ir", "graph.ops", "graph.builder", "graph.static_inputs"),
     "runtime": ("core", "kernels", "checkpoint", *GRAPH_DATA),
-    "proposers": ("core", "runtime.executor", "runtime.kv_blocks", "kernels.jit"),
+    "proposers": ("core", "graph.plan", "runtime.buckets", "runtime.inputs", "kernels.jit"),
     "tokenizer": ("core",),
     "constraints": ("core", "tokenizer"),
     "prometheus": ("core", "runtime.metrics"),
-    "build": ("core", "checkpoint", "kernels", "graph", "models", "runtime", "proposers"),
+    "build": ("core", "checkpoint", "kernels", "graph", "models", "runtime", "proposers", "build_draft"),
+    "build_draft": ("core", "checkpoint", "graph", "models", "runtime", "proposers"),
     "progress": ("build",),
     "requests": ("core", "runtime", "tokenizer", "build"),
     "llm": ("core", "runtime", "tokenizer", "build", "requests", "progress"),
     "async_llm": ("core", "runtime", "tokenizer", "build", "requests"),
-    "cli": ("core", "runtime", "tokenizer", "build", "llm", "constraints", "progress", "__version__"),
+    "cli": (
+        "core",
+        "runtime",
+        "tokenizer",
+        "build",
+        "build_draft",
+        "llm",
+        "constraints",
+        "progress",
+        "__version__",
+    ),
     "__init__": ("core", "llm", "async_llm"),
 }
 """Besides itself. `proposers` compile their native code as kernels do, hence `kernels.jit`."""
 
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
-    "tspec/cli/inspect.py": ("checkpoint.hf_config", "graph", "models"),
+    "tspec/cli/inspect.py": ("checkpoint.head_kind", "checkpoint.hf_config", "graph", "models"),
+    "tspec/cli/inspect_head.py": ("checkpoint.heads", "checkpoint.hf_config"),
     "tspec/cli/demo_model.py": ("checkpoint.demo_model",),
 }
 """Subcommands that run no engine, and so need not go through `build`."""
@@ -54,7 +76,8 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "tokenizer": ("tokenizers", "transformers"),
     "constraints": ("llguidance", "numpy", "tokenizers"),
     "prometheus": ("prometheus_client",),
-    "build": (),
+    "build": ("torch",),
+    "build_draft": ("numpy", "torch"),
     "progress": ("rich",),
     "requests": (),
     "llm": (),

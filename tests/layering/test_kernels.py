@@ -10,7 +10,7 @@ from support.graphs import tiny_config
 
 from tspec.graph.ops import OPS
 from tspec.graph.passes import fuse
-from tspec.kernels.cpu.program import OPERANDS
+from tspec.kernels.cpu.launch_words import OPERANDS
 from tspec.kernels.reference import REFERENCES
 from tspec.models import LAYERS, build_graph
 

@@ -19,7 +19,7 @@ from tspec.graph.check import check
 from tspec.graph.evaluate import evaluate
 from tspec.graph.ir import Graph, Op, Value
 from tspec.graph.lower import lower
-from tspec.graph.plan import Bucket, Plan
+from tspec.graph.plan import Bucket
 from tspec.kernels.reference import REFERENCES
 from tspec.runtime.bind import bind_plan
 from tspec.runtime.kv_memory import allocate_states
@@ -30,8 +30,8 @@ from tspec.runtime.weights import pack_weights
 Tensors = Mapping[str, torch.Tensor]
 Arrays = Mapping[str, np.ndarray]
 
-PADDED = ("threshold", "log_sum", "logprobs", "top_logprobs")
-"""Float outputs that the host reads by sequence and node; padding has a place among them."""
+PADDED = ("threshold", "log_sum", "logprobs", "top_logprobs", "law", "scores", "next_scores")
+"""Float outputs that the host reads by sequence and node; padding has a place among them. Last parts of names."""
 
 MAX_MODEL_LEN = 448
 """So that a sequence has 8 blocks, tree included."""
@@ -39,7 +39,11 @@ MAX_MODEL_LEN = 448
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A graph and all that it reads. Weights are given in their own dtypes, inputs as the host fills them."""
+    """A graph and all that it reads. Weights are given in their own dtypes, inputs as the host fills them.
+
+    caches   the states of the graph: KV caches [block, head, 64, D], features [block, 64, F]
+    width    nodes of a level of a draft's tree, in graphs that grow one
+    """
 
     ops: tuple[Op, ...]
     outputs: tuple[Value, ...]
@@ -47,10 +51,22 @@ class Case:
     inputs: Arrays
     caches: Tensors
     extra_inputs: tuple[Value, ...] = ()
+    width: int = 1
 
     @property
     def graph(self) -> Graph:
         return check(Graph("case", self.ops, (*STATIC_INPUTS, *self.extra_inputs), self.outputs))
+
+    def live_rows(self, name: str) -> np.ndarray:
+        """How many rows of each sequence are live in an output [B, R, …]."""
+        rows = next(value.shape[1] for value in self.outputs if value.name == name)
+        counts = self.inputs["level_nodes" if rows == "W" else "num_nodes"]
+        return np.minimum(counts, 1) if rows == 1 else counts
+
+    def is_dense(self, name: str) -> bool:
+        """Whether an output has no padding between its rows."""
+        dtypes = {value.name: value.dtype for value in self.outputs}
+        return dtypes.get(name) is DType.FLOAT32 and not is_padded(name)
 
 
 @functools.cache
@@ -78,7 +94,7 @@ def static_inputs(trees: CandidateTrees, prefix_len: list[int], seed: int = 0) -
 def run_on_cpu(case: Case, *, num_threads: int = 1) -> dict[str, torch.Tensor]:
     """The graph's outputs by name, and its KV caches as they are after the pass."""
     rows, nodes = case.inputs["tokens"].shape
-    plan = lower(case.graph, Bucket(rows, nodes), max_model_len=MAX_MODEL_LEN)
+    plan = lower(case.graph, Bucket(rows, nodes), max_model_len=MAX_MODEL_LEN, width=case.width)
     tables = {name: case.weights[name].numpy() for name, spec in plan.weights.items() if not spec.parts}
     weights = pack_weights(plan, case.weights.__getitem__, tables)
     states = allocate_states(plan.states, case.inputs["block_table"].size)
@@ -88,7 +104,7 @@ def run_on_cpu(case: Case, *, num_threads: int = 1) -> dict[str, torch.Tensor]:
     for name, array in case.inputs.items():
         bound.inputs[name][...] = array
     pool(num_threads).run(bound.launches)
-    found = {name: _dense_output(plan, name, array, case) for name, array in bound.outputs.items()}
+    found = {name: _dense_output(name, array, case) for name, array in bound.outputs.items()}
     return found | {name: _cache_from(name, states[name], case.caches[name]) for name in states}
 
 
@@ -100,34 +116,34 @@ def run_references(case: Case, dtype: torch.dtype = torch.float64) -> dict[str, 
     }
     inputs = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in case.inputs.items()}
     results = evaluate(case.graph, wide | inputs, REFERENCES)
-    kinds = {value.name: value.dtype for value in case.outputs}
     return {
-        name: dense(result, case.inputs["num_nodes"]) if _is_dense(name, kinds.get(name)) else result
+        name: dense(result, case.live_rows(name)) if case.is_dense(name) else result
         for name, result in results.items()
     }
 
 
-def dense(rows: torch.Tensor, num_nodes: np.ndarray) -> torch.Tensor:
-    """[B, R, X] without padding, [live rows, X]; where R is 1, a row a live sequence."""
-    counts = np.minimum(num_nodes, rows.shape[1])
+def dense(rows: torch.Tensor, counts: np.ndarray) -> torch.Tensor:
+    """[B, R, X] without padding, [live rows, X]; `counts` [B] are the live ones of each sequence."""
     return torch.cat([rows[row, :count] for row, count in enumerate(counts.tolist())])
 
 
-def _dense_output(plan: Plan, name: str, array: np.ndarray, case: Case) -> torch.Tensor:
+def is_padded(name: str) -> bool:
+    """Whether a float output has a place for each node, padding included."""
+    return name.rpartition(".")[2] in PADDED
+
+
+def _dense_output(name: str, array: np.ndarray, case: Case) -> torch.Tensor:
     found = torch.from_numpy(array.copy())
-    if not _is_dense(name, plan.buffers[name].dtype):
+    if not case.is_dense(name):
         return found
-    live = int(np.minimum(case.inputs["num_nodes"], array.shape[1]).sum())
-    return found.reshape(-1, array.shape[-1])[:live]
-
-
-def _is_dense(name: str, dtype: DType | None) -> bool:
-    return dtype is DType.FLOAT32 and name not in PADDED
+    return found.reshape(-1, array.shape[-1])[: case.live_rows(name).sum()]
 
 
 def _cache_bytes(name: str, cache: torch.Tensor, dtype: DType) -> np.ndarray:
     """[block, head, 64, D] as the kernels lay it out: keys transposed, bfloat16 in pairs; values padded."""
     cache = cache.to(TORCH_DTYPES[dtype])
+    if cache.ndim == 3:  # features lie as they are
+        return cache.contiguous().view(-1).view(torch.uint8).numpy()
     blocks, heads, slots, dim = cache.shape
     if name.startswith("v_cache"):
         laid = torch.nn.functional.pad(cache, (0, -dim % 16))
@@ -140,8 +156,10 @@ def _cache_bytes(name: str, cache: torch.Tensor, dtype: DType) -> np.ndarray:
 
 def _cache_from(name: str, memory: np.ndarray, like: torch.Tensor) -> torch.Tensor:
     """The inverse of `_cache_bytes`."""
-    blocks, heads, slots, dim = like.shape
     flat = torch.from_numpy(memory.copy()).view(like.dtype)
+    if like.ndim == 3:
+        return flat.view(like.shape)
+    blocks, heads, slots, dim = like.shape
     if name.startswith("v_cache"):
         return flat.view(blocks, heads, slots, -1)[..., :dim]
     if like.dtype == torch.bfloat16:

@@ -4,7 +4,9 @@ import numpy as np
 import torch
 from support.attention_cases import ATTENTION_CASES
 from support.cache_cases import CACHE_CASES
-from support.cpu_pass import PADDED, Case, run_on_cpu, run_references
+from support.cpu_pass import Case, dense, is_padded, run_on_cpu, run_references
+from support.draft_cases import DRAFT_CASES
+from support.level_cases import LEVEL_CASES
 from support.product_cases import PRODUCT_CASES
 from support.row_cases import ROW_CASES
 from support.sampling_cases import SAMPLING_CASES, kept_tokens
@@ -12,15 +14,19 @@ from support.tolerance import TOLERANCES
 
 from tspec.core.dtypes import DType
 
-KERNEL_CASES = [*ROW_CASES, *SAMPLING_CASES, *PRODUCT_CASES, *CACHE_CASES, *ATTENTION_CASES]
+KERNEL_CASES = [
+    *ROW_CASES, *SAMPLING_CASES, *PRODUCT_CASES, *CACHE_CASES, *ATTENTION_CASES, *LEVEL_CASES, *DRAFT_CASES,
+]  # fmt: skip
 
 THREADS = (1, 3)
 """More than the CPUs of a small machine: threads then have to give way to each other."""
 
-ON_SCORES = {case.kind for case in SAMPLING_CASES}
+ON_SCORES = {case.kind for case in SAMPLING_CASES} | {"top_tokens", "draw_draft", "expand_tree"}
 """Kinds whose oracles see the logits and scores in float32, as all backends do: ties are ties. Sums are in float64."""
 
 _VERDICT = ("out_tokens", "num_out", "path")
+_WHOLE = ("scores", "next_tokens", "next_from", "next_scores", "next_ancestors", "next_depth")
+"""Outputs of which padding is written, too. Last parts of names."""
 
 
 def hold_against_reference(case: Case, kind: str, dtype: DType) -> None:
@@ -32,9 +38,7 @@ def hold_against_reference(case: Case, kind: str, dtype: DType) -> None:
         expected, found, *others = (_by_kept_tokens(case, each) for each in (expected, found, *others))
     assert found.keys() >= expected.keys()
     for name, reference in expected.items():
-        result, reference = (
-            live_part(name, tensor, case.inputs["num_nodes"]) for tensor in (found[name], reference)
-        )
+        result, reference = (live_part(case, name, tensor) for tensor in (found[name], reference))
         torch.testing.assert_close(
             result.double(),
             reference.double(),
@@ -44,19 +48,17 @@ def hold_against_reference(case: Case, kind: str, dtype: DType) -> None:
             msg=lambda text, name=name: f"{name}: {text}",
         )
         for other in others:
-            assert np.array_equal(
-                _bits(result), _bits(live_part(name, other[name], case.inputs["num_nodes"]))
-            ), name
+            assert np.array_equal(_bits(result), _bits(live_part(case, name, other[name]))), name
 
 
-def live_part(name: str, tensor: torch.Tensor, num_nodes: np.ndarray) -> torch.Tensor:
+def live_part(case: Case, name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Leave out what belongs to no sequence or node: kernels write nothing there."""
-    if name == "kept" or (tensor.is_floating_point() and name not in PADDED):
+    is_whole = name == "kept" or name.rpartition(".")[2] in _WHOLE
+    if is_whole or (tensor.is_floating_point() and not is_padded(name)):
         return tensor
     if name in _VERDICT:
-        return tensor[num_nodes > 0]
-    counts = np.minimum(num_nodes, tensor.shape[1])
-    return torch.cat([tensor[row, :count] for row, count in enumerate(counts.tolist())])
+        return tensor[case.inputs["num_nodes"] > 0]
+    return dense(tensor, case.live_rows(name))
 
 
 def _by_kept_tokens(case: Case, outputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -60,10 +60,14 @@ def start(make: Maker, vocab: int, trees: CandidateTrees, last: bool) -> tuple[G
     return build, build.last_row("logits", logits) if last else logits
 
 
-def finish(make: Maker, build: GraphBuilder, outputs: Sequence[Value], inputs: dict[str, np.ndarray]) -> Case:
+def finish(
+    make: Maker, build: GraphBuilder, outputs: Sequence[Value], inputs: dict[str, np.ndarray], **more: Any
+) -> Case:
+    """The case of what was built. `more` are its caches, and the width of a level."""
     graph = build.build(outputs)
     inputs = {value.name: inputs[value.name] for value in graph.inputs}
-    return Case(graph.ops, graph.outputs, make.tensors, inputs, {}, graph.inputs[len(STATIC_INPUTS) :])
+    settings = {"caches": {}, "extra_inputs": graph.inputs[len(STATIC_INPUTS) :]} | more
+    return Case(graph.ops, graph.outputs, make.tensors, inputs, **settings)
 
 
 def filters(make: Maker, trees: CandidateTrees, first: int) -> dict[str, np.ndarray]:

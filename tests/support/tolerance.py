@@ -43,6 +43,16 @@ TOLERANCES: dict[tuple[str, DType], Tolerance] = {
     ("find_kept", F32): Tolerance(2e-7, 1e-6, "masses in float32, to 2 ulp each; the set itself is exact"),
     ("token_logprobs", F32): Tolerance(2e-7, 1e-6, "masses in float32, to 2 ulp each; tokens are exact"),
     ("accept_match", F32): _EXACT,
+    **{
+        (kind, F32): _EXACT
+        for kind in ("parent_rows", "concat", "keep_features", "read_features", "expand_tree")
+    },
+    ("rms_norm", F32): Tolerance(
+        1e-6, 1e-6, "a sum of at most 576 squares, a root and two products, each rounded to float32"
+    ),
+    ("silu_add", F32): Tolerance(1e-6, 1e-6, "exp to 2 ulp, then a quotient and a sum"),
+    ("top_tokens", F32): Tolerance(2e-7, 1e-6, "masses in float32, to 2 ulp each; tokens are exact"),
+    ("draw_draft", F32): Tolerance(2e-7, 1e-6, "masses in float32, to 2 ulp each; tokens are exact"),
     **{("kv_commit", dtype): _EXACT for dtype in (F32, BF16, F16)},
     ("rope_attention", F32): Tolerance(
         2e-6, 2e-6, "rotation, float32 sums over head and context; exp to 2 ulp"
@@ -56,5 +66,11 @@ TOLERANCES: dict[tuple[str, DType], Tolerance] = {
     ("logits", F32): Tolerance(
         0, 2e-5, "logits of size 10 through two layers; transformers itself is 1e-5 from its own float64"
     ),
+    ("round", F32): Tolerance(
+        5e-6, 5e-5, "log-probabilities of several passes of two layers, added up; each as far off as logits"
+    ),
 }
-"""By kernel and the dtype of its weights or KV (float32 where it has neither); `logits` are a whole model's."""
+"""By kernel and the dtype of its weights or KV (float32 where it has neither).
+
+`logits` are a whole model's, `round` is all that a proposer's model puts out in a round.
+"""

@@ -19,7 +19,7 @@ GENERATION_FILE = "generation_config.json"
 
 
 @dataclass(frozen=True, slots=True)
-class _Family:
+class Family:
     """A family's name in tspec, and its defaults in transformers for keys that the file leaves out.
 
     num_kv_heads None means as many as query heads; head_dim None means hidden_size / num_attention_heads.
@@ -31,10 +31,10 @@ class _Family:
 
 
 FAMILIES = {
-    "LlamaForCausalLM": _Family("llama"),
-    "MistralForCausalLM": _Family("mistral", num_kv_heads=8),
-    "Qwen2ForCausalLM": _Family("qwen2", num_kv_heads=32),
-    "Qwen3ForCausalLM": _Family("qwen3", num_kv_heads=32, head_dim=128),
+    "LlamaForCausalLM": Family("llama"),
+    "MistralForCausalLM": Family("mistral", num_kv_heads=8),
+    "Qwen2ForCausalLM": Family("qwen2", num_kv_heads=32),
+    "Qwen3ForCausalLM": Family("qwen3", num_kv_heads=32, head_dim=128),
 }
 """The supported families, by the name in `architectures`."""
 
@@ -54,7 +54,7 @@ def read_config(folder: str | Path) -> ModelConfig:
     if (Path(folder) / GENERATION_FILE).exists():
         generation = read_raw(RawGenerationConfig, Path(folder) / GENERATION_FILE)
     family = _family(path, raw)
-    head_dim = _head_dim(path, raw, family)
+    head_dim = head_dim_of(path, raw, family)
     has_qkv_bias, has_o_bias, has_mlp_bias = _biases(family, raw)
     bos = raw.bos_token_id if raw.bos_token_id is not None else generation.bos_token_id
     return ModelConfig(
@@ -64,7 +64,7 @@ def read_config(folder: str | Path) -> ModelConfig:
         intermediate_size=raw.intermediate_size,
         num_layers=raw.num_hidden_layers,
         num_heads=raw.num_attention_heads,
-        num_kv_heads=_num_kv_heads(path, raw, family),
+        num_kv_heads=num_kv_heads_of(path, raw, family),
         head_dim=head_dim,
         rms_eps=raw.rms_norm_eps,
         max_position=raw.max_position_embeddings,
@@ -81,7 +81,7 @@ def read_config(folder: str | Path) -> ModelConfig:
     )
 
 
-def _family(path: Path, raw: RawConfig) -> _Family:
+def _family(path: Path, raw: RawConfig) -> Family:
     supported = ", ".join(FAMILIES)
     family = FAMILIES.get(raw.architectures[0])
     if family is None:
@@ -90,6 +90,12 @@ def _family(path: Path, raw: RawConfig) -> _Family:
     if raw.model_type not in (None, family.name):
         need = f"{family.name!r}, as architectures says {raw.architectures[0]}"
         raise _bad(path, "model_type", shown(raw.model_type), need, "Make the two keys agree.")
+    check_layer(path, raw)
+    return family
+
+
+def check_layer(path: Path | str, raw: RawConfig) -> None:
+    """Raise CheckpointError for quantised weights, and for an MLP without SiLU."""
     if raw.quantization_config is not None:
         method = raw.quantization_config
         if isinstance(method, dict):
@@ -98,10 +104,10 @@ def _family(path: Path, raw: RawConfig) -> _Family:
         raise _bad(path, "quantization_config", shown(method), "weights in F32, BF16 or F16", fix)
     if raw.hidden_act != "silu":
         raise _bad(path, "hidden_act", shown(raw.hidden_act), "'silu'", "Use a model with a SiLU MLP.")
-    return family
 
 
-def _num_kv_heads(path: Path, raw: RawConfig, family: _Family) -> int:
+def num_kv_heads_of(path: Path | str, raw: RawConfig, family: Family) -> int:
+    """The KV heads of each layer.  Errors: CheckpointError unless they divide the query heads."""
     is_absent = "num_key_value_heads" not in raw.model_fields_set
     num_kv_heads = raw.num_key_value_heads or (family.num_kv_heads if is_absent else None)
     num_kv_heads = num_kv_heads or raw.num_attention_heads
@@ -111,7 +117,8 @@ def _num_kv_heads(path: Path, raw: RawConfig, family: _Family) -> int:
     return num_kv_heads
 
 
-def _head_dim(path: Path, raw: RawConfig, family: _Family) -> int:
+def head_dim_of(path: Path | str, raw: RawConfig, family: Family) -> int:
+    """Elements of an attention head.  Errors: CheckpointError for an odd number, or none that follows."""
     head_dim = raw.head_dim or family.head_dim
     if head_dim is None:
         head_dim, rest = divmod(raw.hidden_size, raw.num_attention_heads)
@@ -125,7 +132,7 @@ def _head_dim(path: Path, raw: RawConfig, family: _Family) -> int:
     return head_dim
 
 
-def _biases(family: _Family, raw: RawConfig) -> tuple[bool, bool, bool]:
+def _biases(family: Family, raw: RawConfig) -> tuple[bool, bool, bool]:
     """Which projections carry a bias: (q, k and v; o; MLP)."""
     match family.name:
         case "llama":
@@ -138,7 +145,7 @@ def _biases(family: _Family, raw: RawConfig) -> tuple[bool, bool, bool]:
             return False, False, False
 
 
-def _sliding_windows(path: Path, raw: RawConfig, family: _Family) -> tuple[int | None, ...]:
+def _sliding_windows(path: Path, raw: RawConfig, family: Family) -> tuple[int | None, ...]:
     """One entry a layer. As in transformers, llama has none, mistral all, qwen those from some layer on."""
     layers = range(raw.num_hidden_layers)
     match family.name:
@@ -177,5 +184,7 @@ def _dtype(path: Path, raw: RawConfig) -> DType:
     return known[name]
 
 
-def _bad(path: Path, key: str, got: object, need: str, fix: str = "Correct the value.") -> CheckpointError:
+def _bad(
+    path: Path | str, key: str, got: object, need: str, fix: str = "Correct the value."
+) -> CheckpointError:
     return CheckpointError(f"{path}: key {key!r}", got=got, need=need, fix=fix)

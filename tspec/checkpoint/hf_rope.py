@@ -13,7 +13,7 @@ from tspec.core.errors import CheckpointError
 _DEFAULT_BASE = 10_000.0
 
 
-def read_rope(path: Path, raw: RawConfig) -> RopeConfig:
+def read_rope(path: Path | str, raw: RawConfig) -> RopeConfig:
     """The rotary embedding that `config.json` at `path` asks for.
 
     Errors: CheckpointError for another type than RopeKind has, a partial or per-layer-type rotation, and a
@@ -46,7 +46,7 @@ def _given(raw: RawConfig) -> RawRope:
     return RawRope()
 
 
-def _refuse_unsupported(path: Path, raw: RawConfig, given: RawRope) -> None:
+def _refuse_unsupported(path: Path | str, raw: RawConfig, given: RawRope) -> None:
     kinds = [kind.value for kind in RopeKind]
     name = given.rope_type or given.type or "default"
     if given.full_attention is not None or given.sliding_attention is not None:
@@ -73,7 +73,7 @@ def _yarn(raw: RawConfig, given: RawRope, base: float, original: int) -> RopeCon
     )
 
 
-def _needed(path: Path, kind: RopeKind, key: str, value: float | None) -> float:
+def _needed(path: Path | str, kind: RopeKind, key: str, value: float | None) -> float:
     if value is None:
         raise _bad(path, key, "none", f"a number, for type {kind.value!r}", "Complete the rope parameters.")
     return value
@@ -82,5 +82,5 @@ def _needed(path: Path, kind: RopeKind, key: str, value: float | None) -> float:
 _OTHER_MODEL = "tspec does not support this rotary embedding; use another model."
 
 
-def _bad(path: Path, key: str, got: object, need: str, fix: str) -> CheckpointError:
+def _bad(path: Path | str, key: str, got: object, need: str, fix: str) -> CheckpointError:
     return CheckpointError(f"{path}: rope {key}", got=got, need=need, fix=fix)

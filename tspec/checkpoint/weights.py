@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -24,12 +25,32 @@ EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 
 _DTYPES = {"F32": DType.FLOAT32, "BF16": DType.BFLOAT16, "F16": DType.FLOAT16}
-_TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_INTEGERS = ("I64", "I32")
+_TORCH_DTYPES = {
+    "F32": torch.float32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+}
 _HARMLESS_PARTS = (".rotary_emb.",)  # tables that older exporters stored; they follow from the config
 _QUANTISED_ENDINGS = (".qweight", ".qzeros", ".g_idx", ".scales", ".weight_scale", ".weight_packed")
 _DEQUANTISE = "Use the unquantised checkpoint, or convert it to F32, BF16 or F16."
 _MAX_LISTED = 8
 _log = logging.getLogger("tspec")
+
+
+class Described(Protocol):
+    """A tensor's name in its file, its dtype (the safetensors format's name for it) and its shape."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def dtype(self) -> str: ...  # noqa: D102
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def size_bytes(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -43,7 +64,7 @@ class Checkpoint:
     def load(self, name: str) -> torch.Tensor:
         """One tensor, in its own shape and dtype: a view of the mapped file, which must not be written to.
 
-        Errors    CheckpointError for a name that is not there, a dtype other than F32, BF16 and F16, an
+        Errors    CheckpointError for a name that is not there, a dtype other than F32, BF16, F16, I64 and I32, an
                   unreadable file
         Cost      no copy, unless the tensor starts at an offset that its dtype does not divide
         """
@@ -57,7 +78,7 @@ class Checkpoint:
             )
         if entry.dtype not in _TORCH_DTYPES:
             what = f"{entry.file}: tensor {shown(name)}"
-            raise CheckpointError(what, got=entry.dtype, need="F32, BF16 or F16", fix=_DEQUANTISE)
+            raise CheckpointError(what, got=entry.dtype, need=", ".join(_TORCH_DTYPES), fix=_DEQUANTISE)
         dtype = _TORCH_DTYPES[entry.dtype]
         if entry.size_bytes == 0:
             return torch.empty(entry.shape, dtype=dtype)
@@ -92,7 +113,21 @@ def account(
     ignored   further names that may be there without being needed; stored rotary tables always may, and so
               may a head of the embedding's shape where the model ties them
     """
-    tensors = checkpoint.tensors
+    account_tensors(str(checkpoint.folder), checkpoint.tensors, expected, ignored)
+
+
+def account_tensors(
+    where: str,
+    tensors: Mapping[str, Described],
+    expected: Mapping[str, tuple[int, ...]],
+    ignored: Collection[str] = (),
+    integers: Collection[str] = (),
+) -> None:
+    """As `account`, for tensors out of any file.
+
+    where     what the error names
+    integers  those of `expected` that have to be I64 or I32
+    """
     found = {name: entry for name, entry in tensors.items() if name in expected}
     faults = {
         "missing": [shown(name) for name in expected if name not in tensors],
@@ -107,12 +142,14 @@ def account(
             if entry.shape != tuple(expected[name])
         ],
         "of unsupported dtype": [
-            f"{shown(name)} {entry.dtype}" for name, entry in found.items() if entry.dtype not in _DTYPES
+            f"{shown(name)} {entry.dtype}"
+            for name, entry in found.items()
+            if entry.dtype not in (_INTEGERS if name in integers else _DTYPES)
         ],
     }
     if any(faults.values()):
         raise CheckpointError(
-            f"tensors of {checkpoint.folder}",
+            f"tensors of {where}",
             got="; ".join(_listing(kind, names) for kind, names in faults.items() if names),
             need=f"the {len(expected)} tensors that config.json asks for, as F32, BF16 or F16",
             fix=_advice(tensors),
@@ -150,17 +187,22 @@ def resolve_tying(config: ModelConfig, checkpoint: Checkpoint) -> ModelConfig:
 
 def checkpoint_dtype(checkpoint: Checkpoint) -> DType:
     """The dtype in which most bytes of the matrices are stored.  Errors: CheckpointError for no matrix."""
+    return most_common_dtype(str(checkpoint.folder), checkpoint.tensors)
+
+
+def most_common_dtype(where: str, tensors: Mapping[str, Described]) -> DType:
+    """As `checkpoint_dtype`, for tensors out of any file; `where` is what the error names."""
     size_bytes = dict.fromkeys(_DTYPES, 0)
-    for entry in checkpoint.tensors.values():
+    for entry in tensors.values():
         if len(entry.shape) >= 2 and entry.dtype in size_bytes:
             size_bytes[entry.dtype] += entry.size_bytes
     most = max(size_bytes, key=lambda dtype: size_bytes[dtype])
     if size_bytes[most] == 0:
         raise CheckpointError(
-            f"weights in {checkpoint.folder}",
+            f"weights in {where}",
             got="no matrix of these dtypes",
             need="matrices in F32, BF16 or F16",
-            fix=_advice(checkpoint.tensors),
+            fix=_advice(tensors),
         )
     return _DTYPES[most]
 
@@ -186,7 +228,7 @@ def _is_same_tensor(checkpoint: Checkpoint, name: str, other: str) -> bool:
     return torch.equal(checkpoint.load(name).view(torch.uint8), checkpoint.load(other).view(torch.uint8))
 
 
-def _is_harmless(entry: TensorEntry, expected: Mapping[str, tuple[int, ...]]) -> bool:
+def _is_harmless(entry: Described, expected: Mapping[str, tuple[int, ...]]) -> bool:
     is_tied_head = entry.name == HEAD and HEAD not in expected and entry.shape == expected.get(EMBEDDING)
     return is_tied_head or any(part in entry.name for part in _HARMLESS_PARTS)
 
@@ -196,11 +238,11 @@ def _listing(kind: str, names: list[str]) -> str:
     return f"{len(names)} {kind} ({', '.join(names[:_MAX_LISTED])}{more})"
 
 
-def _advice(tensors: Mapping[str, TensorEntry]) -> str:
+def _advice(tensors: Mapping[str, Described]) -> str:
     if any(_is_quantised(entry) for entry in tensors.values()):
         return f"The weights look quantised (GPTQ, AWQ, FP8 or the like). {_DEQUANTISE}"
     return "Check that weights and config.json belong to the same model."
 
 
-def _is_quantised(entry: TensorEntry) -> bool:
+def _is_quantised(entry: Described) -> bool:
     return entry.name.endswith(_QUANTISED_ENDINGS) or (len(entry.shape) >= 2 and entry.dtype not in _DTYPES)

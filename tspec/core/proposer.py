@@ -1,7 +1,7 @@
 """The proposer protocol: what the runtime loop knows of whatever guesses tokens."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -29,6 +29,22 @@ class DraftSampling:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheRows:
+    """Where the keys and values of each row lie: the KV blocks of a sequence belong to all models that run on it.
+
+    slots        int32 [B]
+    ends         int32 [B]  tokens of the text that the target's cache holds
+    known        int32 [B]  leading ones that are in blocks which other sequences may share: every cache holds them
+    block_table  int32 [B, blocks]
+    """
+
+    slots: np.ndarray
+    ends: np.ndarray
+    known: np.ndarray
+    block_table: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
 class DraftBatch:
     """The rows of one round, in the order of the verify pass.
 
@@ -36,12 +52,14 @@ class DraftBatch:
     roots      int32 [B]  newest committed token of each row
     max_nodes  int32 [B]  most nodes a row's tree may have, root included (at least 1)
     sampling   how the target samples; None where that is of no use
+    caches     for a CachingProposer
     """
 
     slots: np.ndarray
     roots: np.ndarray
     max_nodes: np.ndarray
     sampling: DraftSampling | None = None
+    caches: CacheRows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +99,22 @@ class Proposer(Protocol):
 
     def release(self, slot: int) -> None:
         """Give back everything held for this sequence. Unknown slots are ignored."""
+
+
+@runtime_checkable
+class CachingProposer(Proposer, Protocol):
+    """A proposer whose model keeps keys and values of its own, in the same block numbers as the target's.
+
+    Its cache is never ahead of the committed text. Blocks become known to other sequences only as far as it goes, so
+    that who shares a block finds both caches there.
+
+    num_slots   slots behind the root that a round of it writes
+    """
+
+    num_slots: int
+
+    def follow(self, rows: CacheRows) -> None:
+        """Take in what a pass over prompts has committed."""
+
+    def num_cached(self, slot: int) -> int:
+        """Leading tokens of a sequence that its cache holds, or will never need."""

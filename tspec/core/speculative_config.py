@@ -2,13 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from tspec.core.checks import need_choice, need_int
 from tspec.core.errors import ConfigError
 from tspec.core.tree import MAX_NODES
 
-METHODS = ("ngram", "none")
+MODEL_METHODS = ("draft_model", "eagle", "eagle3", "medusa")
+"""Methods that need a model of their own."""
+METHODS = ("ngram", *MODEL_METHODS, "none")
+SAMPLE_METHODS = ("greedy", "probabilistic")
+MAX_TOP_K = 16
 OCCURRENCES = ("latest", "earliest")
 ACCEPTANCES = ("auto", "match", "ratio")
 
@@ -17,9 +22,18 @@ ACCEPTANCES = ("auto", "match", "ratio")
 class SpeculativeConfig:
     """Which proposer guesses, and how far.
 
-    method                  "ngram" or "none"
+    method                  "ngram"; "draft_model", a small model of the target's family; "eagle" or "eagle3", "medusa":
+                            heads on the target's hidden states; "none"
+    model                   folder of the draft model or head
     num_speculative_tokens  most candidates a sequence and verify pass; None: as many as the machine verifies at
-                            little more than the price of one token (7 with AVX-512, 3 with AVX2)
+                            little more than the price of one token (7 with AVX-512, 3 with AVX2); of a chain from a
+                            model at most 4
+    draft_depth             levels of a model's candidate tree; None: as many as candidates, in a tree at most 5
+    draft_top_k             candidates of each node, and nodes of a level that go on; 1 proposes a chain
+    draft_sample_method     "greedy": a model's likeliest tokens; "probabilistic": chains drawn at the request's
+                            temperature, which are accepted more often where that is high
+    aux_layer_offset        added to the ids of the target's layers that an EAGLE-3 head reads: -1 or 1 tries the other
+                            convention where a head was published with the wrong one
     prompt_lookup_min/max   shortest and longest suffix that n-gram lookup matches, in tokens
     occurrence              which earlier copy n-gram lookup continues: "latest" or "earliest"
     acceptance              for a proposer that draws its candidates: "match", coupled to the target by the same noise,
@@ -31,7 +45,12 @@ class SpeculativeConfig:
     """
 
     method: str = "ngram"
+    model: str | Path | None = None
     num_speculative_tokens: int | None = None
+    draft_depth: int | None = None
+    draft_top_k: int = 1
+    draft_sample_method: str = "greedy"
+    aux_layer_offset: int = 0
     prompt_lookup_min: int = 1
     prompt_lookup_max: int = 6
     occurrence: str = "latest"
@@ -41,6 +60,7 @@ class SpeculativeConfig:
         need_choice("speculative method", self.method, METHODS)
         if self.num_speculative_tokens is not None:
             need_int("num_speculative_tokens", self.num_speculative_tokens, low=1, high=MAX_NODES - 1)
+        self._check_model()
         need_int("prompt_lookup_min", self.prompt_lookup_min, low=1)
         need_int("prompt_lookup_max", self.prompt_lookup_max, low=1, high=16)
         need_choice("occurrence", self.occurrence, OCCURRENCES)
@@ -51,6 +71,33 @@ class SpeculativeConfig:
                 got=self.prompt_lookup_min,
                 need=f"at most prompt_lookup_max ({self.prompt_lookup_max})",
                 fix="Lower prompt_lookup_min or raise prompt_lookup_max.",
+            )
+
+    def _check_model(self) -> None:
+        if self.draft_depth is not None:
+            need_int("draft_depth", self.draft_depth, low=1, high=MAX_NODES - 1)
+        need_int("draft_top_k", self.draft_top_k, low=1, high=MAX_TOP_K)
+        need_choice("draft_sample_method", self.draft_sample_method, SAMPLE_METHODS)
+        need_int("aux_layer_offset", self.aux_layer_offset, low=-1, high=1)
+        needs_model = self.method in MODEL_METHODS
+        if needs_model and self.model is None:
+            raise ConfigError(
+                "speculative model", got=None, need=f"a folder for method {self.method}", fix="Set model."
+            )
+        if not needs_model and self.model is not None:
+            raise ConfigError(
+                "speculative model",
+                got=repr(str(self.model)),
+                need=f"none for method {self.method}",
+                fix=f"Set method to one of {', '.join(MODEL_METHODS)}, or leave model out.",
+            )
+        is_drawn = self.draft_sample_method == "probabilistic"
+        if is_drawn and (self.draft_top_k > 1 or self.method == "medusa"):
+            raise ConfigError(
+                "draft_sample_method",
+                got=f"probabilistic with method {self.method} and draft_top_k {self.draft_top_k}",
+                need="a chain from a draft model or an EAGLE head",
+                fix="Set draft_top_k to 1, or draft_sample_method to greedy.",
             )
 
     @classmethod

@@ -6,7 +6,7 @@ from typing import Any
 
 from tspec.core.dtypes import DType
 from tspec.core.shapes import BLOCK_TOKENS
-from tspec.graph.ir import Graph, Op, Role, Shape, Value
+from tspec.graph.ir import FEATURES, Graph, Op, Role, Shape, Value
 from tspec.graph.ops import check_op
 from tspec.graph.static_inputs import (
     ANCESTORS,
@@ -79,16 +79,22 @@ class GraphBuilder:
     """Collects ops in order. Each method takes the name of its result first, as in `layers.3.q`.
 
     nodes       what the ops are written for from now on
+    scope       goes before the names that `at` makes: layers of each level of a draft's tree have names of their own
     first_slot  slots before it hold nothing, and attention leaves them out
     """
 
     def __init__(self, name: str, *, first_slot: int = 0) -> None:
         self.name = name
         self.nodes = Nodes()
+        self.scope = ""
         self.ops: list[Op] = []
         self._caches: list[Value] = []
         self._features: Value | None = None
         self._first_slot = first_slot
+
+    def at(self, name: str) -> str:
+        """A name in the current scope."""
+        return self.scope + name
 
     def build(self, outputs: Sequence[Value]) -> Graph:
         """Return the graph whose results the host reads are `outputs`."""
@@ -196,7 +202,7 @@ class GraphBuilder:
 
     @staticmethod
     def _feature_state(width: int, dtype: DType) -> Value:
-        return Value("features", ("num_blocks", BLOCK_TOKENS, width), dtype, Role.STATE)
+        return Value(FEATURES, ("num_blocks", BLOCK_TOKENS, width), dtype, Role.STATE)
 
     def _first_node(self) -> dict[str, int]:
         return {"first_node": self.nodes.first_node} if self.nodes.first_node else {}

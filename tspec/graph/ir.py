@@ -7,6 +7,12 @@ from typing import Any
 
 from tspec.core.dtypes import DType
 
+OF_TARGET = "target:"
+"""Goes before the name of a weight that is the target's, in the plan of a proposer's model."""
+
+FEATURES = "features"
+"""The state that holds what a proposer's head reads of the target, by position."""
+
 Dim = int | str
 Shape = tuple[Dim, ...]
 

@@ -53,7 +53,8 @@ def _launch(number: int, op: Op, dims: Mapping[str, int], context: int) -> Launc
 
 def _row_dim(op: Op) -> str:
     """What the op makes rows of; an op that makes none, like a KV write, takes them."""
-    rows = (value for value in (*op.outputs, *op.reads) if value.role is Role.TEMP and len(value.shape) > 1)
+    roles = (Role.TEMP, Role.INPUT)
+    rows = (value for value in (*op.outputs, *op.reads) if value.role in roles and len(value.shape) > 1)
     return str(next(rows).shape[1])
 
 

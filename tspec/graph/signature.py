@@ -13,8 +13,8 @@ from tspec.graph.ir import Dim, Op, Shape, Value
 
 # kind: outputs = inputs {attributes}
 # `a` is the dtype of activations and `w` that of weights, each the same all over an op. `?` marks an optional
-# operand or attribute, `*` any number of operands, `_` any dim; `{head_dim=D}` binds D to the attribute. R is T (nodes),
-# W (nodes of a level of the draft's tree) or 1; T may be W, too.
+# operand or attribute, `*` any number of operands, `_` any dim; `{head_dim=D}` binds D to the attribute. R is T
+# (nodes), W (nodes of a level of a draft's tree) or 1; T may be W, too.
 TABLE = """
 embed: out[B,T,H]:a = tokens[B,T]:i32 weight[V,H]:w
 rms_norm: out[B,R,H]:a = x[B,R,H]:a weight[H]:f32 {eps}
@@ -31,10 +31,10 @@ silu_mul: out[B,R,I]:a = gate[B,R,I]:a up[B,R,I]:a
 last_row: out[B,1,X]:a = x[B,T,X]:a num_nodes[B]:i32
 concat: out[B,R,H+G]:a = a[B,R,H]:a b[B,R,G]:a
 silu_add: out[B,R,H]:a = x[B,R,H]:a residual[B,R,H]:a
-keep_features: new_features[C,BLOCK,F]:a = x[B,T,X]:a path?[B,T]:i32 num_out?[B]:i32 num_nodes[B]:i32 prefix_len[B]:i32 \
-    block_table[B,M]:i32 features[C,BLOCK,F]:a {column}
-read_features: out[B,T,X]:a = features[C,BLOCK,F]:a depth[B,T]:i32 block_table[B,M]:i32 prefix_len[B]:i32 num_nodes[B]:i32 \
-    {column width=X}
+keep_features: new_features[C,BLOCK,F]:a = x[B,T,X]:a path?[B,T]:i32 num_out?[B]:i32 num_nodes[B]:i32 \
+    prefix_len[B]:i32 block_table[B,M]:i32 features[C,BLOCK,F]:a {column}
+read_features: out[B,T,X]:a = features[C,BLOCK,F]:a depth[B,T]:i32 block_table[B,M]:i32 prefix_len[B]:i32 \
+    num_nodes[B]:i32 {column width=X}
 top_tokens: tokens[B,R,N]:i32 logprobs[B,R,N]:f32 = logits[B,R,V]:f32 num_nodes[B]:i32 token_ids?[V]:i32 {most=N}
 draw_draft: tokens[B,R,N]:i32 logprobs[B,R,N]:f32 law[B,R,V]:f32 = logits[B,R,V]:f32 temperature[B]:f32 seed[B]:i64 \
     prefix_len[B]:i32 num_nodes[B]:i32 token_ids?[V]:i32 {most=N stream offset}

@@ -1,6 +1,7 @@
 """From a model's configuration to its plain graph: embedding, layers, norm, head, verdict. Fuses nothing."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tspec.core.config import ModelConfig
@@ -27,6 +28,20 @@ LAYERS: Mapping[str, LayerBuilder] = {
 }
 """What adds one decoder layer, by `ModelConfig.architecture`."""
 
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a proposer's head reads of the target, joined in this order: residual streams as they enter these layers
+    (num_layers: as they leave the last one); None for the last one after the final norm.
+    """
+
+    layers: tuple[int, ...] | None = None
+
+    def width(self, hidden_size: int) -> int:
+        """Numbers a position."""
+        return hidden_size * (1 if self.layers is None else len(self.layers))
+
+
 HEADS = ("all", "ratio", "last", "prompt", "none")
 
 PASS_KINDS: Mapping[str, Mapping[str, Any]] = {
@@ -50,6 +65,7 @@ def build_graph(
     sampling: str = FUSED,
     with_logits: bool = False,
     draft_vocab: int | None = None,
+    features: Features | None = None,
     activations: DType = DType.FLOAT32,
 ) -> Graph:
     """Write a pass of a model as a graph, one op a step of the formulae.
@@ -62,6 +78,7 @@ def build_graph(
     sampling     one of SAMPLING (core/sampling.py)
     with_logits  makes the logits an output of the graph too
     draft_vocab  tokens that a drawing proposer knows where they are fewer than the target's; for "ratio"
+    features     what a proposer's head reads of this model: it is stored for the committed nodes
     activations  dtype of all rows: float32 on the CPU, the weights' own on cuda
 
     Outputs  all, ratio: out_tokens, num_out, path; last: node_tokens [B, 1]; prompt and none: nothing. Then logprobs,
@@ -76,19 +93,26 @@ def build_graph(
     _need_known("sampling", sampling, SAMPLING, "Pick one of them.")
     assert layer_builder is not None
     build = GraphBuilder(f"{config.architecture} head={head}")
-    hidden = build.embed("embed", _embedding(config), activations)
+    hidden = build.embed("embed", embedding(config), activations)
+    streams = [hidden]
     for layer in range(config.num_layers):
-        hidden = layer_builder(build, config, layer, hidden)
+        streams.append(layer_builder(build, config, layer, streams[-1]))
+    hidden = streams[-1]
+    seen = _seen_features(build, config, features, streams)
+    if head not in ("all", "ratio"):
+        _keep_features(build, seen)
     if head == "none":
         return build.build([])
     normed = input_norm(build, config, "norm", "model.norm", hidden)
     name = "all_logits" if head == "last" else "logits"
-    logits = build.head_logits(name, normed, _head_weight(config))
+    logits = build.head_logits(name, normed, head_weight(config))
     if head == "last":
         logits = build.last_row("logits", logits)
     if head == "prompt":
         return build.build(build.token_logprobs(logits, TARGETS, MAX_LOGPROBS))
     outputs = _choose(build, config, logits, head, sampling, draft_vocab)
+    if head in ("all", "ratio"):
+        _keep_features(build, seen, path=outputs[2], num_out=outputs[1])
     return build.build([*outputs, logits] if with_logits else outputs)
 
 
@@ -114,6 +138,25 @@ def _choose(
     return [*verdict, *logprobs]
 
 
+def _seen_features(
+    build: GraphBuilder, config: ModelConfig, features: Features | None, streams: Sequence[Value]
+) -> list[Value]:
+    """The rows that a head reads: residual streams, or the last one after the final norm."""
+    if features is None:
+        return []
+    if features.layers is None:
+        return [input_norm(build, config, "feature_norm", "model.norm", streams[-1])]
+    return [streams[layer] for layer in features.layers]
+
+
+def _keep_features(
+    build: GraphBuilder, seen: Sequence[Value], path: Value | None = None, num_out: Value | None = None
+) -> None:
+    total = sum(int(rows.shape[-1]) for rows in seen)
+    for number, rows in enumerate(seen):
+        build.keep_features(rows, number * int(rows.shape[-1]), total, path, num_out)
+
+
 def draft_index(vocab: int) -> Value:
     """Where each token of the target stands in the draft's vocabulary, -1 for nowhere."""
     return Value("draft.index", (vocab,), DType.INT32, Role.WEIGHT)
@@ -124,13 +167,15 @@ def _need_known(what: str, got: str, known: tuple[str, ...], fix: str) -> None:
         raise ConfigError(what, got=repr(got), need=f"one of {', '.join(known)}", fix=fix)
 
 
-def _embedding(config: ModelConfig) -> Value:
+def embedding(config: ModelConfig) -> Value:
+    """The table of a model's embeddings."""
     return weight("model.embed_tokens.weight", (config.vocab_size, config.hidden_size), config.dtype)
 
 
-def _head_weight(config: ModelConfig) -> Value:
+def head_weight(config: ModelConfig) -> Value:
+    """The matrix of a model's head, which may be its table of embeddings."""
     if config.tie_word_embeddings:
-        return _embedding(config)
+        return embedding(config)
     return weight("lm_head.weight", (config.vocab_size, config.hidden_size), config.dtype)
 
 

@@ -16,10 +16,39 @@ def attention_block(
     o_bias: bool,
     qk_norm: bool,
     window: int | None,
+    root: str = "model.",
 ) -> Value:
-    """Norm, q/k/v, rotary positions, KV write, attention, output projection, residual."""
-    at, source = f"layers.{layer}", f"model.layers.{layer}.self_attn"
-    x = input_norm(build, config, f"{at}.attn_norm", f"model.layers.{layer}.input_layernorm", hidden)
+    """Norm, attention, residual."""
+    at, source = build.at(f"layers.{layer}"), f"{root}layers.{layer}"
+    x = input_norm(build, config, f"{at}.attn_norm", f"{source}.input_layernorm", hidden)
+    attended = attend(
+        build,
+        config,
+        layer,
+        x,
+        f"{source}.self_attn",
+        qkv_bias=qkv_bias,
+        o_bias=o_bias,
+        qk_norm=qk_norm,
+        window=window,
+    )
+    return build.add(f"{at}.attn_residual", attended, hidden)
+
+
+def attend(
+    build: GraphBuilder,
+    config: ModelConfig,
+    layer: int,
+    x: Value,
+    source: str,
+    *,
+    qkv_bias: bool,
+    o_bias: bool,
+    qk_norm: bool,
+    window: int | None,
+) -> Value:
+    """q/k/v of normed rows, rotary positions, KV write, attention, output projection."""
+    at = build.at(f"layers.{layer}")
     q_width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     q = projection(build, config, f"{at}.q", f"{source}.q_proj", x, q_width, bias=qkv_bias)
     k = projection(build, config, f"{at}.k", f"{source}.k_proj", x, kv_width, bias=qkv_bias)
@@ -37,8 +66,7 @@ def attention_block(
         scale=config.head_dim**-0.5,
         window=window,
     )
-    o = projection(build, config, f"{at}.o", f"{source}.o_proj", attended, config.hidden_size, bias=o_bias)
-    return build.add(f"{at}.attn_residual", o, hidden)
+    return projection(build, config, f"{at}.o", f"{source}.o_proj", attended, config.hidden_size, bias=o_bias)
 
 
 def rotated(
@@ -53,10 +81,13 @@ def rotated(
     )
 
 
-def mlp_block(build: GraphBuilder, config: ModelConfig, layer: int, hidden: Value, *, bias: bool) -> Value:
+def mlp_block(
+    build: GraphBuilder, config: ModelConfig, layer: int, hidden: Value, *, bias: bool, root: str = "model."
+) -> Value:
     """Norm, gated MLP with SiLU, residual."""
-    at, source, width = f"layers.{layer}", f"model.layers.{layer}.mlp", config.intermediate_size
-    x = input_norm(build, config, f"{at}.mlp_norm", f"model.layers.{layer}.post_attention_layernorm", hidden)
+    at, width = build.at(f"layers.{layer}"), config.intermediate_size
+    norm, source = f"{root}layers.{layer}.post_attention_layernorm", f"{root}layers.{layer}.mlp"
+    x = input_norm(build, config, f"{at}.mlp_norm", norm, hidden)
     gate = projection(build, config, f"{at}.gate", f"{source}.gate_proj", x, width, bias=bias)
     up = projection(build, config, f"{at}.up", f"{source}.up_proj", x, width, bias=bias)
     act = build.silu_mul(f"{at}.act", gate, up)

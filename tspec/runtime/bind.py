@@ -8,18 +8,20 @@ import numpy as np
 
 from tspec.core.dtypes import DType
 from tspec.core.errors import ContractError
-from tspec.graph.plan import Launch, Plan
+from tspec.graph.plan import Launch, Plan, WeightSpec
 from tspec.graph.signature import SIGNATURES
 from tspec.kernels.cpu import (
     accept_ratio,
     attention,
     attention_tiles,
+    draft,
     kept,
+    launch_words,
     linear,
     logprobs,
-    program,
     sampling,
 )
+from tspec.kernels.cpu.frame import FRAME_BYTES, start_frame
 from tspec.kernels.cpu.pack import STORAGE
 from tspec.runtime.memory import address, allocate
 from tspec.runtime.weights import PackedWeights
@@ -27,7 +29,8 @@ from tspec.runtime.weights import PackedWeights
 NUMPY_DTYPES = {DType.FLOAT32: np.float32, DType.INT32: np.int32, DType.INT64: np.int64}
 
 
-ON_LOGITS = ("edit_logits", "find_kept", "sample", "token_logprobs")
+ON_LOGITS = ("edit_logits", "find_kept", "sample", "token_logprobs", "top_tokens", "draw_draft")
+ON_FEATURES = ("keep_features", "read_features")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +72,12 @@ def _typed(plan: Plan, name: str, memory: np.ndarray) -> np.ndarray:
 
 def _look_ahead(launches: np.ndarray) -> None:
     """Tell each launch which weights come next, so that threads that wait for others can fetch them."""
-    codes = [program.OPERANDS[kind][0] for kind in ("linear", "linear_silu_mul", "head_sample")]
-    product = program.OPERANDS["linear"][1]
+    codes = [launch_words.OPERANDS[kind][0] for kind in ("linear", "linear_silu_mul", "head_sample")]
+    product = launch_words.OPERANDS["linear"][1]
     k, storage, weight = (product.index(name) + 1 for name in ("k", "storage", "weight"))
     start = size_bytes = 0
     for launch in launches[::-1]:
-        launch[program.AHEAD : program.AHEAD + 2] = start, size_bytes
+        launch[launch_words.AHEAD : launch_words.AHEAD + 2] = start, size_bytes
         if launch[0] in codes:
             start, size_bytes = launch[weight], linear.panel_bytes(launch[storage], launch[k])
 
@@ -82,8 +85,17 @@ def _look_ahead(launches: np.ndarray) -> None:
 def _logits_scratch_bytes(vocab: int) -> int:
     """Bytes a thread that any of the launches over logits needs."""
     return max(
-        kept.kept_scratch_bytes(vocab), logprobs.logprobs_scratch_bytes(vocab), sampling.SAMPLE_SCRATCH_BYTES
+        kept.kept_scratch_bytes(vocab),
+        logprobs.logprobs_scratch_bytes(vocab),
+        sampling.SAMPLE_SCRATCH_BYTES,
+        draft.DRAW_SCRATCH_BYTES,
     )
+
+
+def _level_width(plan: Plan) -> int:
+    """Most nodes of a sequence in a level of the draft's tree that a plan grows."""
+    made = (name for launch in plan.launches if launch.row_dim == "W" for name in launch.outputs)
+    return max((plan.buffers[name].shape[1] for name in made if name in plan.buffers), default=1)
 
 
 class _Binder:
@@ -96,49 +108,48 @@ class _Binder:
         self.weights = weights
         self.memory = memory
         self.num_threads = num_threads
-        self.rows = plan.bucket.rows * plan.bucket.nodes
         self.max_blocks = plan.inputs["block_table"][0][1]
         self.scratch: dict[str, np.ndarray] = {}
-        for name, words in (
-            ("frame", 4),
-            *((name, self.rows + plan.bucket.rows) for name in program.FRAME[1:]),
-        ):
-            self.scratch[name] = allocate(words * 8)
+        self.row_dims = {name: launch.row_dim for launch in plan.launches for name in launch.outputs}
+        self.nodes = {"T": plan.bucket.nodes, "1": plan.bucket.nodes}
+        self.frames = {"T": self._start_frame("frame", "num_nodes", plan.bucket.nodes)}
+        self.frames["1"] = self.frames["T"]
+        if "level_nodes" in plan.inputs:
+            self.nodes["W"] = _level_width(plan)
+            self.frames["W"] = self._start_frame("level_frame", "level_nodes", self.nodes["W"])
+        self.rows = plan.bucket.rows * max(self.nodes.values())
+
+    def _start_frame(self, name: str, counts: str, max_nodes: int) -> int:
+        """The address of a frame over the sequences of the bucket, of `max_nodes` nodes each."""
+
+        def allocate_map(size_bytes: int) -> int:
+            return self._shared(f"{name}.{len(self.scratch)}", size_bytes)
+
+        words = start_frame(allocate_map, address(self.memory[counts]), self.plan.bucket.rows, max_nodes)
+        place = self._shared(name, FRAME_BYTES)
+        self.scratch[name].view(np.int64)[:] = words
+        return place
 
     def first(self) -> np.ndarray:
         """The launch that numbers the live rows."""
-        return program.bind(
-            "index_rows",
-            {
-                **self._frame(),
-                "num_nodes": address(self.memory["num_nodes"]),
-                "num_sequences": self.plan.bucket.rows,
-                "max_nodes": self.plan.bucket.nodes,
-            },
-        )
+        frames = {"frame": self.frames["T"], "level_frame": self.frames.get("W", 0)}
+        return launch_words.bind("index_rows", frames)
 
     def bind(self, launch: Launch) -> np.ndarray:
         """One launch of the plan as words."""
-        if launch.kind not in program.OPERANDS:
+        if launch.kind not in launch_words.OPERANDS:
             raise ContractError(
                 f"launch {launch.number}",
                 got=launch.kind,
-                need=f"one of {', '.join(program.OPERANDS)}",
+                need=f"one of {', '.join(launch_words.OPERANDS)}",
                 fix="Fuse the graph before lowering it: this op has no CPU kernel of its own.",
             )
-        operands: dict[str, Any] = {
-            **self._frame(),
-            **self._labels(launch),
-            **self._sizes(launch),
-            **launch.attrs,
-        }
-        operands["space"] = self._space(launch)
-        operands["place"] = address(self.scratch["seq_place" if operands["space"] else "row_place"])
+        operands: dict[str, Any] = {**self._labels(launch), **self._sizes(launch), **launch.attrs}
+        operands["frame"] = self.frames[launch.row_dim]
+        operands["space"] = int(launch.row_dim == "1")
+        operands["max_nodes"] = self.nodes[launch.row_dim]
         operands["window"] = launch.attrs.get("window") or 0
-        return program.bind(launch.kind, operands)
-
-    def _frame(self) -> dict[str, int]:
-        return {name: address(self.scratch[name]) for name in program.FRAME}
+        return launch_words.bind(launch.kind, operands)
 
     def _labels(self, launch: Launch) -> dict[str, int]:
         """Addresses of the operands, by their names in the op's signature; 0 for an absent one."""
@@ -151,38 +162,63 @@ class _Binder:
 
     def _sizes(self, launch: Launch) -> dict[str, int]:
         """Everything else that a kernel of this kind asks for."""
-        sizes = {"max_nodes": self.plan.bucket.nodes, "max_blocks": self.max_blocks}
         read = [self.plan.weights[str(name)] for name in launch.inputs if name in self.plan.weights]
         weight = next((spec for spec in read if spec.use in ("embed", "matrix", "gate_up")), None)
         if weight is not None:
-            sizes["storage"] = STORAGE[weight.dtype]
-            sizes["k"] = sizes["cols"] = weight.shape[1]
-            sizes["n"] = weight.shape[0] // (2 if weight.use == "gate_up" else 1)
-            sizes["is_packed"] = int(self.weights.is_packed(weight.name))
-        if weight is not None and launch.kind != "embed":
-            stride = linear.scratch_bytes(self.rows, weight.shape[1], launch.kind.startswith("norm_"))
+            return self._weight_sizes(launch, weight)
+        if launch.kind in ON_LOGITS:
+            vocab = self._shape(launch, "logits")[-1]
+            # One piece for all, so that a plan needs no more than the largest.
+            scratch, stride = self._scratch("logits", _logits_scratch_bytes(vocab))
+            return {"vocab": vocab, "scratch": scratch, "scratch_stride": stride}
+        if launch.kind == "accept_ratio":
+            return self._acceptance_sizes(launch)
+        if launch.kind in ON_FEATURES:
+            return self._feature_sizes(launch)
+        if any(name in self.plan.states for name in launch.inputs):
+            return self._cache_sizes(launch)
+        return self._row_sizes(launch)
+
+    def _weight_sizes(self, launch: Launch, weight: WeightSpec) -> dict[str, int]:
+        """Sizes and scratch of the launches that read a matrix."""
+        rows, cols = weight.shape
+        sizes = {"storage": STORAGE[weight.dtype], "k": cols, "cols": cols}
+        sizes["n"] = rows // (2 if weight.use == "gate_up" else 1)
+        sizes["is_packed"] = int(self.weights.is_packed(weight.name))
+        if launch.kind != "embed":
+            stride = linear.scratch_bytes(self.rows, cols, launch.kind.startswith("norm_"))
             sizes["scratch"], sizes["scratch_stride"] = self._scratch(f"linear.{stride}", stride)
             sizes["best"] = self._scratch("best", self.rows * linear.BEST_BYTES)[0]
-        elif launch.kind == "last_row":
-            sizes["cols"] = self.plan.buffers[launch.outputs[0]].shape[-1]
-        elif launch.kind in ON_LOGITS:
-            sizes["vocab"] = vocab = self.plan.buffers[str(launch.inputs[0])].shape[-1]
-            # One piece for all three, so that a plan needs no more than the largest.
-            sizes["scratch"], sizes["scratch_stride"] = self._scratch("logits", _logits_scratch_bytes(vocab))
-        elif launch.kind == "accept_ratio":
-            sizes |= self._acceptance_sizes(launch)
-        else:
-            sizes |= self._cache_sizes(launch)
         return sizes
+
+    def _row_sizes(self, launch: Launch) -> dict[str, int]:
+        """Sizes of the launches that move rows, or change each by itself."""
+        if launch.kind == "expand_tree":
+            _, rows, most = self._shape(launch, "tokens")
+            return {"num_sequences": self.plan.bucket.rows, "rows": rows, "most": most}
+        if launch.kind == "concat":
+            return {"cols": self._shape(launch, "a")[-1], "more_cols": self._shape(launch, "b")[-1]}
+        sizes = {}
+        if launch.kind in ("last_row", "parent_rows", "rms_norm", "silu_add"):
+            sizes["cols"] = self._shape(launch, "x")[-1]
+        if launch.kind == "parent_rows":
+            row_dim = self.row_dims[str(self._names(launch)["x"])]
+            sizes["source_frame"] = 0 if row_dim == "1" else self.frames[row_dim]
+        return sizes
+
+    def _feature_sizes(self, launch: Launch) -> dict[str, int]:
+        """How wide the features are, and the part of them that a launch moves."""
+        (_, _, total), _ = self.plan.states[str(self._names(launch)["features"])]
+        assert isinstance(total, int), launch
+        cols = launch.attrs["width"] if launch.kind == "read_features" else self._shape(launch, "x")[-1]
+        return {"max_blocks": self.max_blocks, "total": total, "cols": cols}
 
     def _acceptance_sizes(self, launch: Launch) -> dict[str, int]:
         """Both vocabularies, and scratch."""
-        labels = [label.name for label in SIGNATURES[launch.kind].inputs]
-        names = dict(zip(labels, launch.inputs, strict=True))
         scratch, stride = self._scratch("accept_ratio", accept_ratio.SCRATCH_BYTES)
         return {
-            "vocab": self.plan.buffers[str(names["logits"])].shape[-1],
-            "draft_vocab": self.plan.inputs[str(names["draft_logprobs"])][0][-1],
+            "vocab": self._shape(launch, "logits")[-1],
+            "draft_vocab": self._shape(launch, "draft_logprobs")[-1],
             "scratch": scratch,
             "scratch_stride": stride,
         }
@@ -190,11 +226,10 @@ class _Binder:
     def _cache_sizes(self, launch: Launch) -> dict[str, int]:
         """Sizes and scratch of the launches that touch the KV cache."""
         caches = [str(name) for name in launch.inputs if name in self.plan.states]
-        if not caches:
-            return {}
         (_, num_kv_heads, _, head_dim), dtype = self.plan.states[caches[0]]
         assert isinstance(num_kv_heads, int) and isinstance(head_dim, int), caches
         sizes = {"storage": STORAGE[dtype], "head_dim": head_dim, "num_kv_heads": num_kv_heads}
+        sizes["max_blocks"] = self.max_blocks
         if launch.kind == "rope_attention":
             num_heads = launch.attrs["num_heads"]
             partials = attention.partial_bytes(num_heads, head_dim, self.rows, self.max_blocks)
@@ -212,12 +247,15 @@ class _Binder:
             )
         return sizes
 
-    def _space(self, launch: Launch) -> int:
-        """0 where a launch works on nodes, 1 where it works on sequences (after `last_row`)."""
-        names = [name for name in (*launch.inputs, *launch.outputs) if name in self.plan.buffers]
-        nodes = self.plan.bucket.nodes
-        per_row = [self.plan.buffers[str(name)].shape for name in names]
-        return int(any(len(shape) >= 2 and shape[1] == 1 != nodes for shape in per_row))
+    def _names(self, launch: Launch) -> dict[str, str | None]:
+        """Names of a launch's inputs, by what its signature calls them."""
+        labels = [label.name for label in SIGNATURES[launch.kind].inputs]
+        return dict(zip(labels, launch.inputs, strict=True))
+
+    def _shape(self, launch: Launch, label: str) -> tuple[int, ...]:
+        """The shape of an input that is a buffer, or one that the host fills."""
+        name = str(self._names(launch)[label])
+        return self.plan.buffers[name].shape if name in self.plan.buffers else self.plan.inputs[name][0]
 
     def _scratch(self, name: str, bytes_a_thread: int) -> tuple[int, int]:
         """Scratch that all launches of a kind share: (address, bytes from one thread's to the next)."""

@@ -12,7 +12,7 @@ import torch
 
 from tspec.core.dtypes import DType
 from tspec.core.errors import ContractError
-from tspec.graph.ir import Shape
+from tspec.graph.ir import FEATURES, OF_TARGET, Shape
 from tspec.graph.plan import Launch, Plan
 from tspec.graph.signature import SIGNATURES
 from tspec.kernels.cuda import (
@@ -82,9 +82,6 @@ WITH_STATES = ("rope_attention", "kv_commit", "keep_features")
 
 LIVE_NODES = {"T": "num_nodes", "W": "level_nodes"}
 """By what a launch has rows of: the static input that says how many of them are live."""
-
-FEATURES = "features"
-"""The one state that is no KV cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,11 +296,21 @@ def feature_tensor(plan: Plan, num_blocks: int, device: torch.device) -> torch.T
 
 
 def load_device_weights(
-    plan: Plan, load: Callable[[str], torch.Tensor], tables: Mapping[str, Any], device: torch.device
+    plan: Plan,
+    load: Callable[[str], torch.Tensor],
+    tables: Mapping[str, Any],
+    device: torch.device,
+    target: Mapping[str, torch.Tensor] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Every weight that `plan` reads, in its dtype, parts joined, on the device."""
+    """Every weight that `plan` reads, in its dtype, parts joined, on the device.
+
+    target   the target's weights, for the plan of a proposer's model, which may read some of them where they lie
+    """
     found = {}
     for name, spec in plan.weights.items():
+        if target is not None and name.startswith(OF_TARGET):
+            found[name] = target[name.removeprefix(OF_TARGET)]
+            continue
         if spec.use == "derived":
             found[name] = torch.from_numpy(tables[name]).to(device)
             continue

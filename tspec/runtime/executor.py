@@ -6,7 +6,7 @@ import numpy as np
 
 from tspec.graph.plan import Bucket
 from tspec.runtime.bind import BoundPlan, bind_plan
-from tspec.runtime.inputs import PassInputs, PlanMaker, fill_inputs
+from tspec.runtime.inputs import COUNTS, PassInputs, PlanMaker, fill_inputs
 from tspec.runtime.kv_memory import allocate_states
 from tspec.runtime.threads import ThreadPool
 from tspec.runtime.weights import PackedWeights
@@ -16,11 +16,17 @@ class CpuExecutor:
     """Runs passes. Holds the weights, the KV memory, the threads and the bound plans of one model."""
 
     def __init__(
-        self, make_plan: PlanMaker, weights: PackedWeights, num_blocks: int, threads: ThreadPool
+        self,
+        make_plan: PlanMaker,
+        weights: PackedWeights,
+        num_blocks: int,
+        threads: ThreadPool,
+        states: Mapping[str, np.ndarray] | None = None,
     ) -> None:
+        """`states` are those of its plans that another executor's write."""
         self._make_plan = make_plan
-        self._weights = weights
-        self._states: Mapping[str, np.ndarray] | None = None
+        self.weights = weights
+        self.states: dict[str, np.ndarray] = dict(states or {})
         self._threads = threads
         self._bound: dict[tuple[str, Bucket], BoundPlan] = {}
         self.num_blocks = num_blocks
@@ -28,16 +34,16 @@ class CpuExecutor:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all packed weights."""
-        return self._weights.size_bytes
+        return self.weights.size_bytes
 
     def prepare(self, kind: str, bucket: Bucket) -> BoundPlan:
         """Return the bound plan of a kind of pass (models.PASS_KINDS) and bucket."""
         key = kind, bucket
         if key not in self._bound:
             plan = self._make_plan(kind, bucket)
-            if self._states is None:
-                self._states = allocate_states(plan.states, self.num_blocks)
-            self._bound[key] = bind_plan(plan, self._weights, self._states, self._threads.num_threads)
+            missing = {name: spec for name, spec in plan.states.items() if name not in self.states}
+            self.states |= allocate_states(missing, self.num_blocks)
+            self._bound[key] = bind_plan(plan, self.weights, self.states, self._threads.num_threads)
         return self._bound[key]
 
     def run(self, kind: str, bucket: Bucket, inputs: PassInputs) -> dict[str, np.ndarray]:
@@ -53,7 +59,9 @@ class CpuExecutor:
     def warm_up(self) -> None:
         """Run every bound plan once on no sequences: compiles the kernels, or loads them from the cache."""
         for bound in self._bound.values():
-            bound.inputs["num_nodes"][:] = 0
+            for name in COUNTS:
+                if name in bound.inputs:
+                    bound.inputs[name][:] = 0
             self._threads.run(bound.launches)
 
     def close(self) -> None:

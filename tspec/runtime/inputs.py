@@ -12,6 +12,9 @@ from tspec.graph.plan import Bucket, Plan
 PlanMaker = Callable[[str, Bucket], Plan]
 """From a kind of pass (its name in models.PASS_KINDS) and a bucket to its plan."""
 
+COUNTS = ("num_nodes", "level_nodes")
+"""Static inputs that say how many nodes of a row are live: 0 for one that is not used."""
+
 Rows = np.ndarray | Sequence[np.ndarray | None]
 """An array with a row a sequence; or one array a sequence, None where the sequence has none."""
 
@@ -54,7 +57,9 @@ def fill_inputs(static: Mapping[str, np.ndarray], bucket: Bucket, inputs: PassIn
     rows, width = trees.tokens.shape
     width = min(width, bucket.nodes)
     static["num_nodes"][:rows] = trees.num_nodes
-    static["num_nodes"][rows:] = 0
+    for name in COUNTS:
+        if name in static:
+            static[name][rows:] = 0
     static["tokens"][:rows, :width] = trees.tokens[:, :width]
     static["prefix_len"][:rows] = inputs.prefix_len
     static["block_table"][:rows, : inputs.block_table.shape[1]] = inputs.block_table

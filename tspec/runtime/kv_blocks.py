@@ -185,17 +185,21 @@ class KvBlocks:
         table.append([self._take() for _ in range(missing)])
         return True
 
-    def commit(self, table: BlockTable, tokens: Tokens, num_committed: int) -> None:
+    def commit(
+        self, table: BlockTable, tokens: Tokens, num_committed: int, num_shareable: int | None = None
+    ) -> None:
         """Note that the first `num_committed` slots hold the keys and values of `tokens`; call after the pass.
 
-        Blocks that are now full become known. Where the same text is known already, the table takes that block, and
+        Blocks that are now full become known, with `num_shareable` only those of so many tokens: a proposer's cache
+        may be behind. Where the same text is known already, the table takes that block, and
         its own is free again.
         """
         self._check_writable(table)
         assert table.num_committed <= num_committed <= min(len(tokens), table.num_slots), num_committed
         table.num_committed = num_committed
         if self._shares:
-            for number in range(table.num_known, num_committed // BLOCK_TOKENS):
+            num_full = num_committed if num_shareable is None else min(num_committed, num_shareable)
+            for number in range(table.num_known, num_full // BLOCK_TOKENS):
                 self._make_known(table, block_key(table.last_known, tokens, number))
 
     def shrink(self, table: BlockTable, num_slots: int) -> None:
@@ -294,7 +298,7 @@ class KvBlocks:
     def _check_table(self, table: BlockTable) -> None:
         assert table.row.tolist() == table.blocks
         assert len(set(table.blocks)) == len(table.blocks), "no block twice in one table"
-        assert table.num_known == (table.num_committed // BLOCK_TOKENS if self._shares else 0)
+        assert table.num_known <= (table.num_committed // BLOCK_TOKENS if self._shares else 0)
         assert table.num_shared_tokens <= table.num_committed <= table.num_slots
         for number, block in enumerate(table.blocks):
             assert self._cache.holds(block) if number < table.num_known else self._is_private(block), block

@@ -1,4 +1,4 @@
-"""The KV cache arrays behind a plan's states, in the layout of the CPU kernels."""
+"""The arrays behind a plan's states, in the layout of the CPU kernels: KV caches, and features of the target."""
 
 from collections.abc import Mapping
 
@@ -13,12 +13,11 @@ States = Mapping[str, tuple[Shape, DType]]
 
 
 def state_bytes(name: str, shape: Shape, dtype: DType, num_blocks: int) -> int:
-    """Bytes of one cache array; value rows are padded to whole vectors (kernels/cpu/kv_cache.py).
-
-    Of features, which are no cache of heads: their rows as they are.
-    """
+    """Bytes of one array. Rows of a value cache are padded to whole vectors (kernels/cpu/kv_cache.py)."""
     if len(shape) == 3:
-        return num_blocks * int(shape[1]) * int(shape[2]) * dtype.itemsize_bytes
+        _, block_tokens, width = shape
+        assert isinstance(block_tokens, int) and isinstance(width, int), shape
+        return num_blocks * block_tokens * width * dtype.itemsize_bytes
     _, num_kv_heads, block_tokens, head_dim = shape
     assert isinstance(num_kv_heads, int) and isinstance(block_tokens, int) and isinstance(head_dim, int), (
         shape
@@ -28,7 +27,7 @@ def state_bytes(name: str, shape: Shape, dtype: DType, num_blocks: int) -> int:
 
 
 def block_bytes(states: States) -> int:
-    """Bytes that one KV block takes in all layers together."""
+    """Bytes that one KV block takes in all states together."""
     return sum(state_bytes(name, shape, dtype, 1) for name, (shape, dtype) in states.items())
 
 

@@ -1,18 +1,20 @@
 """The loop: admit, prefill, then rounds of propose, verify, accept, commit. Knows proposers by protocol only."""
 
 import logging
+import time
 from collections.abc import Mapping
 from collections.abc import Sequence as List
+from dataclasses import replace
 
 import numpy as np
 
 from tspec.core.config import ModelConfig
-from tspec.core.errors import CapacityError, ConfigError
-from tspec.core.proposer import Committed, DraftBatch, DraftSampling, Proposer
+from tspec.core.errors import CapacityError
+from tspec.core.proposer import CachingProposer, Committed, Proposer
 from tspec.core.sampling import FILTERED, FUSED, pass_kind
 from tspec.core.sampling_params import SamplingParams
 from tspec.core.shapes import blocks_for
-from tspec.core.tree import MAX_NODES, NO_PARENT, CandidateTrees
+from tspec.core.tree import CandidateTrees
 from tspec.runtime.buckets import smallest_bucket
 from tspec.runtime.inputs import Executor, PassInputs, Rows
 from tspec.runtime.kv_blocks import KvBlocks
@@ -21,16 +23,23 @@ from tspec.runtime.metrics import Counters, EngineMetrics, tree_depths
 from tspec.runtime.metrics_report import MetricsReport, OnMetrics
 from tspec.runtime.prompt import read_prompt
 from tspec.runtime.request_tables import logprob_counts, make_tables, request_inputs, sampling_of
+from tspec.runtime.rounds import (
+    as_chains,
+    block_tables,
+    cache_rows,
+    check_trees,
+    draft_batch,
+    draft_inputs,
+)
 from tspec.runtime.scheduler import Chunk, Scheduler
 from tspec.runtime.sequence import FinishReason, Sequence
+from tspec.runtime.speed_up import PlainTimes, RoundTimes
 from tspec.runtime.text import OutputText
 
 _log = logging.getLogger("tspec")
 
 PREFILL_ALONE = 512
 """Prompt tokens of a step that nothing decodes in: eight chunks, so that other requests can still come soon."""
-
-_CHAIN_PARENTS = np.arange(NO_PARENT, MAX_NODES - 1, dtype=np.int32)
 
 
 class Engine:
@@ -40,6 +49,7 @@ class Engine:
     node_budget   nodes a verify pass may have in all while speculating: what the host computes at about the
                   price of one (beyond it, plain decoding of the same batch would be faster)
     acceptance    of candidates that a proposer draws: SpeculativeConfig.acceptance
+    plain_times   what is known of plain rounds before the first
     on_metrics    called with the metrics from `step`, at most every `metrics_interval_s` seconds, and from `close`.
                   The log, at level INFO, gets a line as often
     """
@@ -58,6 +68,7 @@ class Engine:
         share_prefixes: bool = True,
         on_metrics: OnMetrics | None = None,
         metrics_interval_s: float = 10.0,
+        plain_times: PlainTimes | None = None,
     ) -> None:
         self.config = config
         self.max_model_len = max_model_len
@@ -71,10 +82,12 @@ class Engine:
             on_stop=self._stop,
         )
         self._proposer = proposer
+        self._caching = proposer if isinstance(proposer, CachingProposer) else None
         self._max_candidates = max_candidates
         self._node_budget = node_budget
         self._acceptance = acceptance
         self._counters = Counters()
+        self._plain_times = plain_times or PlainTimes()
         self._report = MetricsReport(on_metrics, metrics_interval_s)
 
     @property
@@ -203,7 +216,7 @@ class Engine:
 
     def _prefill(self, chunks: List[Chunk]) -> list[Sequence]:
         """Take chunks of prompts through a pass; the last chunk of a prompt gives its first token."""
-        sequences, trees = [chunk.sequence for chunk in chunks], _as_chains(chunks)
+        sequences, trees = [chunk.sequence for chunk in chunks], as_chains(chunks)
         counts = trees.num_nodes.tolist()
         done = [
             each.gives_token and each.prefix_len + count == each.num_prefilled
@@ -218,6 +231,7 @@ class Engine:
             self._run("none", sequences, trees, {})
         for chunk in chunks:
             self._count_chunk(chunk)
+        self._follow(sequences)
         rows = [row for row, is_done in enumerate(done) if is_done]
         finished = [sequences[row] for row in rows]
         for sequence in finished:
@@ -229,6 +243,11 @@ class Engine:
         self._commit_blocks(sequences)
         return finished
 
+    def _follow(self, sequences: List[Sequence]) -> None:
+        """Let a proposer's cache take in what a pass has committed of prompts."""
+        if self._caching is not None:
+            self._caching.follow(cache_rows(sequences))
+
     def _count_chunk(self, chunk: Chunk) -> None:
         """Note that a chunk's keys and values are there."""
         sequence, count = chunk
@@ -238,7 +257,7 @@ class Engine:
 
     def _score_prompts(self, chunks: List[Chunk]) -> None:
         """Take chunks of prompts through a pass that gives the log-probabilities of what follows each token."""
-        sequences, trees = [chunk.sequence for chunk in chunks], _as_chains(chunks)
+        sequences, trees = [chunk.sequence for chunk in chunks], as_chains(chunks)
         targets = np.zeros(trees.tokens.shape, dtype=np.int32)
         for row, (sequence, count) in enumerate(chunks):
             start = sequence.prefix_len + 1
@@ -249,26 +268,32 @@ class Engine:
         for row, (sequence, count) in enumerate(chunks):
             self._count_chunk(chunks[row])
             sequence.prompt_logprobs += read_logprobs(outputs, row, targets[row, :count], wanted[row])
+        self._follow(sequences)
         self._commit_blocks(sequences)
 
     def _decode(self) -> list[Sequence]:
         """One round: propose, verify, accept, commit."""
         decoding = self.scheduler.decoding()
-        nodes = self.scheduler.reserve(self._max_nodes(decoding))
+        nodes = self._reserve(decoding)
         sequences = [each for each, count in zip(decoding, nodes, strict=True) if count > 0]
         if not sequences:
             return []
-        batch = self._draft_batch(sequences, [count for count in nodes if count > 0])
+        caches = None if self._caching is None else cache_rows(sequences)
+        batch = draft_batch(sequences, [count for count in nodes if count > 0], self._acceptance, caches)
+        start_s = time.perf_counter()
         trees = self._proposer.propose(batch)
-        self._check_trees(trees, batch)
+        draft_s = time.perf_counter() - start_s
+        check_trees(trees, batch, self._proposer.name, self._acceptance, self.config.vocab_size)
         sampling = sampling_of(sequences)
         if trees.draft_logprobs is None:
             kind, draft = pass_kind("all", sampling), {}
         else:
             sampling = FILTERED if sampling == FUSED else sampling
-            kind, draft = pass_kind("ratio", sampling), _draft_inputs(trees)
+            kind, draft = pass_kind("ratio", sampling), draft_inputs(trees)
         requests = request_inputs(sequences, sampling, trees, self.config.vocab_size)
+        verify_start_s = time.perf_counter()
         outputs = self._run(kind, sequences, trees, requests | draft)
+        verify_s = time.perf_counter() - verify_start_s
         num_out = outputs["num_out"][: len(sequences)]
         rows = zip(sequences, trees.num_nodes.tolist(), tree_depths(trees), num_out.tolist(), strict=True)
         for sequence, count, depth, out in rows:
@@ -277,7 +302,41 @@ class Engine:
             sequence.prefix_len += out
         self._commit(sequences, outputs["out_tokens"][: len(sequences)], num_out, outputs)
         self._commit_blocks(sequences)
+        times = RoundTimes(draft_s=draft_s, verify_s=verify_s, total_s=time.perf_counter() - start_s)
+        self._count_times(sequences, trees, num_out, times)
         return sequences
+
+    def _count_times(
+        self, sequences: List[Sequence], trees: CandidateTrees, num_out: np.ndarray, times: RoundTimes
+    ) -> None:
+        """Note a plain round's time, or what the sequences with candidates waited in another."""
+        if int(trees.num_nodes.max()) == 1:
+            self._plain_times.add(len(sequences), times.total_s)
+            return
+        plain_s = self._plain_times.find(len(sequences))
+        if plain_s is None:
+            return
+        for sequence, depth, out in zip(sequences, tree_depths(trees), num_out.tolist(), strict=True):
+            if depth > 0:
+                judged = min(out, depth)
+                one = replace(
+                    times, num_rounds=1, num_tokens=out, num_judged=judged, depths=depth, plain_s=plain_s
+                )
+                sequence.stats.rounds.add(one)
+                self._counters.rounds.add(one)
+
+    def _reserve(self, decoding: List[Sequence]) -> list[int]:
+        """The nodes of each sequence's tree, whose slots are there; 0 for one that had to give its blocks back."""
+        nodes = self._max_nodes(decoding)
+        if self._caching is None:
+            return self.scheduler.reserve(nodes)
+        # The proposer's own tree stands behind the root, and may be larger than what it is asked for.
+        slots = [count if count == 1 else max(count, 1 + self._caching.num_slots) for count in nodes]
+        granted = self.scheduler.reserve(slots)
+        return [
+            count if room >= need else min(room, 1)
+            for count, need, room in zip(nodes, slots, granted, strict=True)
+        ]
 
     def _max_nodes(self, sequences: List[Sequence]) -> list[int]:
         """Candidates are useful only as far as tokens may still come: the bonus token takes the last place."""
@@ -287,53 +346,13 @@ class Engine:
             for each in sequences
         ]
 
-    def _draft_batch(self, sequences: List[Sequence], max_nodes: List[int]) -> DraftBatch:
-        return DraftBatch(
-            slots=np.array([each.slot for each in sequences], dtype=np.int32),
-            roots=np.array([each.tokens[-1] for each in sequences], dtype=np.int32),
-            max_nodes=np.array(max_nodes, dtype=np.int32),
-            sampling=DraftSampling(
-                temperature=np.array([each.tables.temperature for each in sequences], dtype=np.float32),
-                seeds=np.array([each.tables.seed for each in sequences], dtype=np.int64),
-                positions=np.array([each.prefix_len for each in sequences], dtype=np.int32),
-                acceptance=self._acceptance,
-            ),
-        )
-
-    def _check_trees(self, trees: CandidateTrees, batch: DraftBatch) -> None:
-        """Native code would read candidates outside the vocabulary, and write nodes past the sequence's blocks."""
-        what = f"of proposer {self._proposer.name}"
-        for nodes, most in zip(trees.num_nodes.tolist(), batch.max_nodes.tolist(), strict=True):
-            if not 1 <= nodes <= most:
-                raise ConfigError(
-                    f"nodes {what}", got=nodes, need=f"1 to {most}", fix="Correct the proposer."
-                )
-        if trees.draft_logprobs is not None and self._acceptance == "match":
-            raise ConfigError(
-                f"candidates {what}",
-                got="the law that they were drawn from",
-                need='none with acceptance "match", where the noise is the target\'s own',
-                fix="Correct the proposer: a ratio test of coupled candidates would not be lossless.",
-            )
-        live = trees.tokens[np.arange(trees.tokens.shape[1]) < trees.num_nodes[:, None]]
-        if live.min() < 0 or live.max() >= self.config.vocab_size:
-            raise ConfigError(
-                f"candidates {what}",
-                got=f"ids {live.min()} to {live.max()}",
-                need=f"ids from 0 to {self.config.vocab_size - 1}",
-                fix="Use a proposer of the target's vocabulary.",
-            )
-
     def _run(
         self, kind: str, sequences: list[Sequence], trees: CandidateTrees, requests: Mapping[str, Rows]
     ) -> Mapping[str, np.ndarray]:
-        rows = [each.table.row for each in sequences if each.table is not None]
-        table = np.zeros((len(sequences), max(map(len, rows))), dtype=np.int32)
-        for row, blocks in enumerate(rows):
-            table[row, : len(blocks)] = blocks
         prefix_len = np.array([each.prefix_len for each in sequences], dtype=np.int32)
         bucket = smallest_bucket(len(sequences), int(trees.num_nodes.max()))
-        outputs = self.executor.run(kind, bucket, PassInputs(trees, prefix_len, table, requests))
+        inputs = PassInputs(trees, prefix_len, block_tables(sequences), requests)
+        outputs = self.executor.run(kind, bucket, inputs)
         self._counters.add_pass(kind, bucket)
         return outputs
 
@@ -367,23 +386,5 @@ class Engine:
         for sequence in sequences:
             assert sequence.table is not None
             sequence.prefix_len = min(sequence.prefix_len, len(sequence.tokens))
-            self.scheduler.kv.commit(sequence.table, sequence.tokens, sequence.prefix_len)
-
-
-def _as_chains(chunks: List[Chunk]) -> CandidateTrees:
-    """The next tokens of each prompt, as chains."""
-    width = max(count for _, count in chunks)
-    trees = CandidateTrees(
-        np.zeros((len(chunks), width), dtype=np.int32),
-        np.broadcast_to(_CHAIN_PARENTS[:width], (len(chunks), width)),
-        np.array([count for _, count in chunks], dtype=np.int32),
-    )
-    for row, (sequence, count) in enumerate(chunks):
-        trees.tokens[row, :count] = sequence.tokens[sequence.prefix_len : sequence.prefix_len + count]
-    return trees
-
-
-def _draft_inputs(trees: CandidateTrees) -> dict[str, Rows]:
-    assert trees.is_sampled is not None and trees.draft_logprobs is not None
-    width = int(trees.num_nodes.max())  # all that the bucket has room for
-    return {"is_sampled": trees.is_sampled[:, :width], "draft_logprobs": trees.draft_logprobs[:, :width]}
+            shareable = None if self._caching is None else self._caching.num_cached(sequence.slot)
+            self.scheduler.kv.commit(sequence.table, sequence.tokens, sequence.prefix_len, shareable)

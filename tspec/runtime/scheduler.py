@@ -21,6 +21,14 @@ class Chunk(NamedTuple):
     num_tokens: int
 
 
+class _Entry(NamedTuple):
+    """A place in the queue. No two have the same arrival, so that sequences are never compared."""
+
+    priority: int
+    arrival: int
+    sequence: Sequence
+
+
 class Scheduler:
     """Sequences that wait, by priority and then in the order in which they came, and those that run.
 
@@ -50,18 +58,19 @@ class Scheduler:
         self._prefill_beside = prefill_beside
         self._on_start, self._on_stop = on_start, on_stop
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
-        self._queue: list[tuple[int, int, Sequence]] = []
+        self._queue: list[_Entry] = []
+        self._waiting: dict[Sequence, _Entry] = {}
         self._num_added = 0
 
     @property
     def num_waiting(self) -> int:
         """Sequences without a slot."""
-        return len(self._queue)
+        return len(self._waiting)
 
     @property
     def waiting(self) -> list[Sequence]:
         """Sequences without a slot, the next one first."""
-        return [sequence for _, _, sequence in sorted(self._queue, key=lambda entry: entry[:2])]
+        return [entry.sequence for entry in sorted(self._waiting.values())]
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait for its turn."""
@@ -70,16 +79,14 @@ class Scheduler:
         self._wait(sequence)
 
     def remove(self, sequence: Sequence) -> bool:
-        """Forget a sequence, wherever it is; False if it is nowhere."""
+        """Forget a sequence, wherever it is; False if it is nowhere. Cost: no more where many wait."""
+        if sequence in self._waiting:
+            self._leave_queue(sequence)
+            return True
         if sequence in self.running:
             self._stop(sequence)
             return True
-        left = [entry for entry in self._queue if entry[2] is not sequence]
-        was_waiting = len(left) < len(self._queue)
-        if was_waiting:
-            self._queue = left
-            heapq.heapify(self._queue)
-        return was_waiting
+        return False
 
     def admit(self) -> None:
         """Give slots to waiting sequences in their order, while the pool can hold the texts that they start with.
@@ -87,8 +94,7 @@ class Scheduler:
         No sequence overtakes one that came before it and needs more: none waits for ever.
         """
         owed = sum(self._num_owed(each) for each in self.running)
-        while self._queue and self._free_slots:
-            sequence = self._queue[0][2]
+        while self._free_slots and (sequence := self._next()) is not None:
             shared = self.kv.match(sequence.tokens) if sequence.may_reuse else []
             # Shared blocks may be resting ones, which count as free; each running sequence may soon need a block.
             need = blocks_for(len(sequence.tokens) + 1)
@@ -96,6 +102,7 @@ class Scheduler:
                 return
             owed += need - len(shared)
             heapq.heappop(self._queue)
+            self._leave_queue(sequence)
             self._start(sequence)
 
     def prefill_chunks(self) -> list[Chunk]:
@@ -148,6 +155,22 @@ class Scheduler:
         """The running sequences whose text is in the KV cache but for its newest token."""
         return [each for each in self.running if not each.is_prefilling]
 
+    def _next(self) -> Sequence | None:
+        """The waiting sequence whose turn it is."""
+        while self._queue and not self._is_live(self._queue[0]):
+            heapq.heappop(self._queue)
+        return self._queue[0].sequence if self._queue else None
+
+    def _leave_queue(self, sequence: Sequence) -> None:
+        """Let a sequence wait no more. Its entry stays where it is until its turn comes, or most entries are such."""
+        del self._waiting[sequence]
+        if len(self._queue) > 2 * len(self._waiting):
+            self._queue = list(self._waiting.values())
+            heapq.heapify(self._queue)
+
+    def _is_live(self, entry: _Entry) -> bool:
+        return self._waiting.get(entry.sequence) is entry
+
     def _start(self, sequence: Sequence) -> None:
         table = self.kv.start(sequence.tokens, reuse=sequence.may_reuse)
         assert table is not None, "a table without new blocks can always be had"
@@ -166,12 +189,13 @@ class Scheduler:
             self.kv.shrink(_table(other), other.prefix_len + 1)
         while not self.kv.grow(table, num_slots):
             last = max(self.running, key=lambda each: (each.priority, each.arrival))
-            self._preempt(last)
+            self.preempt(last)
             if last is sequence:
                 return False
         return True
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def preempt(self, sequence: Sequence) -> None:
+        """Take back all that a running sequence holds; it waits in its old place, and is computed anew later."""
         self._stop(sequence)
         if sequence.is_scored:  # its passes come again, and give these again
             sequence.prompt_logprobs.clear()
@@ -180,7 +204,9 @@ class Scheduler:
         self._wait(sequence)
 
     def _wait(self, sequence: Sequence) -> None:
-        heapq.heappush(self._queue, (sequence.priority, sequence.arrival, sequence))
+        entry = _Entry(sequence.priority, sequence.arrival, sequence)
+        self._waiting[sequence] = entry
+        heapq.heappush(self._queue, entry)
 
     def _stop(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
@@ -198,6 +224,9 @@ class Scheduler:
     def check(self, others: Iterable[Sequence] = ()) -> None:
         """Assert what holds between steps. For tests."""
         self.kv.check()
+        live = [entry for entry in self._queue if self._is_live(entry)]
+        assert sorted(live) == sorted(self._waiting.values()) and len(self._queue) <= 2 * len(live)
+        assert self._waiting.keys().isdisjoint(self.running)
         slots = [each.slot for each in self.running]
         assert sorted(slots + self._free_slots) == list(range(len(slots) + len(self._free_slots)))
         for sequence in (*self.waiting, *others):

@@ -1,12 +1,13 @@
 """The weights of plans in the layout of the CPU kernels: packed once, shared by all buckets."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from tspec.core.errors import CheckpointError
+from tspec.graph.ir import OF_TARGET
 from tspec.graph.plan import Plan, WeightSpec
 from tspec.kernels.cpu.pack import pack_gate_up, pack_panels
 from tspec.runtime.memory import allocate
@@ -38,18 +39,24 @@ def pack_weights(
     load: Callable[[str], torch.Tensor],
     tables: Mapping[str, np.ndarray],
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    target: PackedWeights | None = None,
 ) -> PackedWeights:
     """Return every weight that `plan` reads: a pass with the head, so that no other plan reads more.
 
     load     returns a checkpoint tensor by name
     tables   weights that no checkpoint holds ("derived"), by name
+    target   the target's, for the plan of a proposer's model, which may read some of them where they lie
     Errors   CheckpointError for a matrix whose inner size is odd, which no kernel takes
     """
-    memory = {}
-    for number, spec in enumerate(plan.weights.values(), start=1):
-        memory[spec.name] = _pack(spec, load, tables)
+    memory, specs = {}, dict(plan.weights)
+    for number, (name, spec) in enumerate(plan.weights.items(), start=1):
+        if target is not None and name.startswith(OF_TARGET):
+            own_name = name.removeprefix(OF_TARGET)
+            memory[name], specs[name] = target.memory[own_name], replace(target.specs[own_name], name=name)
+        else:
+            memory[name] = _pack(spec, load, tables)
         on_progress(number, len(plan.weights))
-    return PackedWeights(memory, plan.weights)
+    return PackedWeights(memory, specs)
 
 
 def _pack(

@@ -61,13 +61,23 @@ class Caches(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """One sequence: addresses of its ancestor masks and block table, committed tokens, nodes, window (0: none)."""
+    """One sequence.
+
+    ancestors   address of the masks of the nodes that attend: those from `first_node` of their tree on
+    table       address of its block table
+    prefix      committed tokens
+    slots       prefix, and all nodes of the tree up to the last of these
+    window      0 for none
+    first_slot  slots before it hold nothing; only a chain may stand there, whose slots are its positions
+    """
 
     ancestors: int
     table: int
     prefix: int
-    num_nodes: int
+    first_node: int
+    slots: int
     window: int
+    first_slot: int
 
 
 class Group(NamedTuple):
@@ -87,9 +97,11 @@ def partial_bytes(num_heads: int, head_dim: int, rows: int, max_blocks: int) -> 
 
 
 @native()
-def list_path(ancestors, node, path):
-    """Write the nodes from the root to `node` to path int64 [depth + 1]; returns depth."""
-    mask = load_i64(ancestors + node * 8)
+def list_path(mask, node, path):
+    """Write the nodes from the root to `node`, whose ancestors are in `mask`, to path int64 [depth + 1]; returns depth.
+
+    In a tree that begins below the root, those from the root's child on, whose depth is 0.
+    """
     depth = 0
     for other in range(node + 1):
         if (mask >> other) & 1:
@@ -157,7 +169,7 @@ def attend_ragged_tile(caches, tree, group, tile, scratch):
     stride = 2 * BLOCK_TOKENS * 4
     keys = keys_of(caches, tree, tile, group.head)
     key_products(caches.storage, scratch.queries, group.rows, keys, scratch.scores, stride, caches.head_dim)
-    if (tree.prefix + tree.num_nodes - 1) // BLOCK_TOKENS > tile:
+    if (tree.slots - 1) // BLOCK_TOKENS > tile:
         keys, behind = keys_of(caches, tree, tile + 1, group.head), scratch.scores + BLOCK_TOKENS * 4
         key_products(caches.storage, scratch.queries, group.rows, keys, behind, stride, caches.head_dim)
     first = tile * BLOCK_TOKENS
@@ -167,7 +179,8 @@ def attend_ragged_tile(caches, tree, group, tile, scratch):
     for row in range(group.rows):
         node = (group.first + row) // group.heads_a_group
         if node != listed:
-            depth, listed = list_path(tree.ancestors, node, scratch.path), node
+            mask = load_i64(tree.ancestors + node * 8)
+            depth, listed = list_path(mask, tree.first_node + node, scratch.path), node
         attend_row(caches, tree, group.head, row, depth, tile, scratch)
 
 
@@ -175,7 +188,9 @@ def attend_ragged_tile(caches, tree, group, tile, scratch):
 def attend_row(caches, tree, head, row, depth, tile, scratch):
     """One row of `attend_ragged_tile`. Positions behind the prefix are looked up in the row's path, by depth."""
     position, first = tree.prefix + depth, tile * BLOCK_TOKENS
-    start = max(first, position - tree.window + 1) if tree.window > 0 else first
+    start = max(first, tree.first_slot)
+    if tree.window > 0:
+        start = max(start, position - tree.window + 1)
     end = min(first + BLOCK_TOKENS, position + 1)
     if start >= end:
         return
@@ -200,12 +215,13 @@ def attend_row(caches, tree, head, row, depth, tile, scratch):
 @native()
 def attend_chunk(caches, tree, group, chunk, scratch):
     """All tiles of one chunk that the group's rows may see."""
-    last = min((chunk + 1) * CHUNK_TILES - 1, (tree.prefix + tree.num_nodes - 1) // BLOCK_TOKENS)
-    first, first_full = chunk * CHUNK_TILES, 0
+    last = min((chunk + 1) * CHUNK_TILES - 1, (tree.slots - 1) // BLOCK_TOKENS)
+    first = max(chunk * CHUNK_TILES, tree.first_slot // BLOCK_TOKENS)
+    first_full = (tree.first_slot + BLOCK_TOKENS - 1) // BLOCK_TOKENS
     if tree.window > 0:
         # The window of the root starts first, that of the deepest node last.
         first = max(first, (tree.prefix - tree.window + 1) // BLOCK_TOKENS)
-        first_full = (tree.prefix + tree.num_nodes - tree.window) // BLOCK_TOKENS + 1
+        first_full = max(first_full, (tree.slots - tree.window) // BLOCK_TOKENS + 1)
     for tile in range(first, last + 1):
         if first_full <= tile < tree.prefix // BLOCK_TOKENS:
             attend_full_tile(caches, tree, group, tile, scratch)
@@ -254,10 +270,10 @@ def join_chunks(out, partials, chunks, head_dim, values):
 
 
 @native()
-def num_items(prefix, num_nodes, heads_a_group, num_kv_heads):
-    """(groups, chunks) of one sequence: phase 1 has num_kv_heads * groups * chunks items for it."""
+def num_items(slots, num_nodes, heads_a_group):
+    """(groups, chunks) of one sequence: phase 1 has groups * chunks items for each of its KV heads."""
     groups = (num_nodes * heads_a_group + GROUP_ROWS - 1) // GROUP_ROWS
-    chunks = (prefix + num_nodes - 1) // (BLOCK_TOKENS * CHUNK_TILES) + 1
+    chunks = (slots - 1) // (BLOCK_TOKENS * CHUNK_TILES) + 1
     return groups, chunks
 
 
@@ -265,9 +281,12 @@ def num_items(prefix, num_nodes, heads_a_group, num_kv_heads):
 def tree_attention(
     control, counter, join_counter, num_threads, num_rows, row_seq, row_start, out, q, q_stride, caches, ancestors,
     prefix_len, num_nodes, block_table, num_sequences, max_nodes, max_blocks, num_heads, window, scale, partials,
-    scratch,
+    scratch, first_node, first_slot,
 ):  # fmt: skip
-    """See the module. `window` is 0 for full attention. Dense rows: sequence `seq` starts at row_start[seq]."""
+    """See the module. `window` is 0 for full attention. Dense rows: sequence `seq` starts at row_start[seq].
+
+    first_node  where the rows are a level of a draft's tree: its nodes in the levels before this one
+    """
     heads_a_group, max_chunks = (
         num_heads // caches.num_kv_heads,
         (max_blocks + CHUNK_TILES - 1) // CHUNK_TILES,
@@ -278,7 +297,8 @@ def tree_attention(
     seq, before = 0, 0
     while seq < num_sequences:
         prefix, nodes = load_i32(prefix_len + seq * 4), load_i32(num_nodes + seq * 4)
-        groups, chunks = num_items(prefix, nodes, heads_a_group, caches.num_kv_heads)
+        slots = prefix + first_node + nodes
+        groups, chunks = num_items(slots, nodes, heads_a_group)
         if work - before >= groups * chunks * caches.num_kv_heads:
             before += groups * chunks * caches.num_kv_heads
             seq += 1
@@ -287,8 +307,9 @@ def tree_attention(
         head, first = item % caches.num_kv_heads, item // caches.num_kv_heads % groups * GROUP_ROWS
         chunk = item // caches.num_kv_heads // groups
         tree = Tree(
-            ancestors + seq * max_nodes * 8, block_table + seq * max_blocks * 4, prefix, nodes, window
-        )
+            ancestors + seq * max_nodes * 8, block_table + seq * max_blocks * 4, prefix, first_node, slots, window,
+            first_slot,
+        )  # fmt: skip
         group = Group(head, first, min(GROUP_ROWS, nodes * heads_a_group - first), heads_a_group)
         start_group(group, q + start * q_stride, q_stride, scale, caches.head_dim, parts)
         attend_chunk(caches, tree, group, chunk, parts)
@@ -299,8 +320,8 @@ def tree_attention(
     row = atomic_add(join_counter, 1)
     while row < num_rows:
         seq = load_i32(row_seq + row * 4)
-        prefix, nodes = load_i32(prefix_len + seq * 4), load_i32(num_nodes + seq * 4)
-        _, chunks = num_items(prefix, nodes, heads_a_group, caches.num_kv_heads)
+        nodes = load_i32(num_nodes + seq * 4)
+        _, chunks = num_items(load_i32(prefix_len + seq * 4) + first_node + nodes, nodes, heads_a_group)
         for head in range(num_heads):
             target = out + (row * num_heads + head) * caches.head_dim * 4
             place = partials + row * partial_row + head * (partial_row // num_heads)

@@ -4,7 +4,7 @@ A block holds BLOCK_TOKENS = 64 positions of one layer for each KV head. Keys li
 scores of a block are one register-block product (for BF16 in pairs, `[D / 2][64][2]`); values lie `[64][Dp]`, where
 Dp is head_dim padded to whole vectors of 16.
 
-    rope_kv_write  splits qkv, normalises heads (optional), rotates q and k, writes k and v at prefix_len + node
+    rope_kv_write  splits qkv, normalises heads (optional), rotates q and k, writes k and v at slot prefix_len + node
     kv_commit      moves the accepted path's keys and values to consecutive slots
 
 Oracle    tspec/kernels/reference/kv_cache.py, rope.py
@@ -75,19 +75,20 @@ def store_number(address, storage, value):
 def rope_kv_write(
     counter, num_rows, row_seq, row_node, storage,
     k_cache, v_cache, qkv, cos, sin, q_norm, k_norm, depth, block_table, prefix_len,
-    num_nodes, head_dim, num_heads, num_kv_heads, eps, max_blocks,
+    max_nodes, head_dim, num_heads, num_kv_heads, eps, max_blocks, first_node,
 ):  # fmt: skip
     """See the module. Queries are rotated where they lie in qkv.
 
-    Rows are dense: row `row` is node row_node[row] of sequence row_seq[row] in the bucket.
+    Rows are dense: row `row` is node row_node[row] of sequence row_seq[row] in the bucket; in a level of a draft's
+    tree, node first_node + row_node[row] of the tree.
     """
     width = (num_heads + 2 * num_kv_heads) * head_dim
     row = atomic_add(counter, 1)
     while row < num_rows:
         seq, node = load_i32(row_seq + row * 4), load_i32(row_node + row * 4)
         prefix = load_i32(prefix_len + seq * 4)
-        position = prefix + load_i32(depth + (seq * num_nodes + node) * 4)
-        slot = prefix + node
+        position = prefix + load_i32(depth + (seq * max_nodes + node) * 4)
+        slot = prefix + first_node + node
         block = load_i32(block_table + (seq * max_blocks + slot // BLOCK_TOKENS) * 4)
         angles = position * (head_dim // 2) * 4
         source = qkv + row * width * 4

@@ -92,24 +92,9 @@ def _clear_entry(here, found):
 @native()
 def write_entry(logits, vocab, token, num_top, here, found, scratch):
     """One entry: log-softmax of its token, and of the likeliest ones, of equal ones the lowest first."""
-    tops = scratch + BLOCK_BYTES
-    top_tokens, top_logprobs = (
-        found.top_tokens + here * found.most * 4,
-        found.top_logprobs + here * found.most * 4,
-    )
-    best = find_tops(logits, vocab, tops)
-    total, count = 0.0, 0
-    for block in range(num_blocks(vocab)):
-        load_block(scratch, logits, block * BLOCK, vocab)
-        top = load_f32(tops + block * 4)
-        if num_top > 0 and (count < num_top or top > load_f32(top_logprobs + (num_top - 1) * 4)):
-            for at in range(min(BLOCK, vocab - block * BLOCK)):
-                logit = load_f32(scratch + at * 4)
-                if count < num_top or logit > load_f32(top_logprobs + (num_top - 1) * 4):
-                    _insert(logit, block * BLOCK + at, count, num_top, top_tokens, top_logprobs)
-                    count = min(count + 1, num_top)
-        total += block_mass(scratch, scratch, best)
-    log_sum = np.float64(best) + math.log(total)
+    top_logprobs = found.top_logprobs + here * found.most * 4
+    top_tokens = found.top_tokens + here * found.most * 4
+    count, log_sum = list_likeliest(logits, vocab, num_top, top_tokens, top_logprobs, scratch)
     store_f32(found.logprobs + here * 4, np.float32(load_number(logits, token) - log_sum))
     for at in range(count):
         logprob = np.float64(load_f32(top_logprobs + at * 4)) - log_sum
@@ -117,8 +102,30 @@ def write_entry(logits, vocab, token, num_top, here, found, scratch):
 
 
 @native()
-def _insert(logit, token, count, num_top, top_tokens, top_logits):
-    """Put a token behind all that are at least as likely; the last of `num_top` falls out."""
+def list_likeliest(logits, vocab, num_top, top_tokens, top_logits, scratch):
+    """Write the `num_top` largest logits of a row and their tokens, the largest first, of equal ones the lowest token.
+
+    Returns (how many there are, log of the sum of exp over the row).
+    """
+    tops = scratch + BLOCK_BYTES
+    best = find_tops(logits, vocab, tops)
+    total, count = 0.0, 0
+    for block in range(num_blocks(vocab)):
+        load_block(scratch, logits, block * BLOCK, vocab)
+        top = load_f32(tops + block * 4)
+        if num_top > 0 and (count < num_top or top > load_f32(top_logits + (num_top - 1) * 4)):
+            for at in range(min(BLOCK, vocab - block * BLOCK)):
+                logit = load_f32(scratch + at * 4)
+                if count < num_top or logit > load_f32(top_logits + (num_top - 1) * 4):
+                    insert(logit, block * BLOCK + at, count, num_top, top_tokens, top_logits)
+                    count = min(count + 1, num_top)
+        total += block_mass(scratch, scratch, best)
+    return count, np.float64(best) + math.log(total)
+
+
+@native()
+def insert(logit, token, count, num_top, top_tokens, top_logits):
+    """Put a token behind the `count` that are there and at least as likely; the last of `num_top` falls out."""
     at = min(count, num_top - 1)
     while at > 0 and load_f32(top_logits + (at - 1) * 4) < logit:
         store_f32(top_logits + at * 4, load_f32(top_logits + (at - 1) * 4))

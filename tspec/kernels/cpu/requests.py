@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from tspec.kernels.cpu.frame import ROW_NODE, ROW_SEQ
 from tspec.kernels.cpu.simd import load_f32, load_i32, load_i64
 from tspec.kernels.jit import native
 
@@ -21,6 +22,15 @@ class Requests(NamedTuple):
 
 
 @native()
+def requests_of(frame, space, temperature, seed, prefix_len, depth, num_nodes, max_nodes):
+    """The settings of the rows of a frame."""
+    return Requests(
+        space, load_i64(frame + ROW_SEQ), load_i64(frame + ROW_NODE), temperature, seed, prefix_len, depth, num_nodes,
+        max_nodes,
+    )  # fmt: skip
+
+
+@native()
 def sequence_of(requests, row):
     """The sequence of a dense row."""
     return row if requests.space else load_i32(requests.row_seq + row * 4)
@@ -31,7 +41,7 @@ def draw_of(requests, row):
     """(temperature, seed, position of the token that is drawn) of a dense row."""
     seq = sequence_of(requests, row)
     if requests.space:
-        node = load_i32(requests.num_nodes + seq * 4) - 1
+        node = max(load_i32(requests.num_nodes + seq * 4), 1) - 1
     else:
         node = load_i32(requests.row_node + row * 4)
     depth = load_i32(requests.depth + (seq * requests.max_nodes + node) * 4)

@@ -40,7 +40,7 @@ def sample(counter, num_rows, requests, place, out, logits, vocab, threshold, fi
             lowest, tie = LOWEST, np.int32(0)
             if threshold != 0:
                 lowest, tie = load_f32(threshold + here * 4), load_i32(first_tie + here * 4)
-            token = draw_token(line, vocab, temperature, seed, position, lowest, tie, scratch)
+            token = draw_token(line, vocab, temperature, seed, position, TARGET, lowest, tie, scratch)
         else:
             token = best_token(line, vocab)
         store_i32(out + here * 4, token)
@@ -61,8 +61,8 @@ def best_token(logits, vocab):
 
 
 @native()
-def draw_token(logits, vocab, temperature, seed, position, threshold, first_tie, scratch):
-    """The lowest token of the largest score plus noise, of those that are kept."""
+def draw_token(logits, vocab, temperature, seed, position, stream, threshold, first_tie, scratch):
+    """The lowest token of the largest score plus noise of `stream`, of those that are kept."""
     noise = scratch + BLOCK_BYTES
     best, token = LOWEST, NOTHING
     for start in range(0, vocab, BLOCK):
@@ -70,7 +70,7 @@ def draw_token(logits, vocab, temperature, seed, position, threshold, first_tie,
         if top < threshold or not top + NO_CHANCE > best:
             continue
         score_block(scratch, logits, start, vocab, temperature)
-        fill_gumbel(noise, seed, position, TARGET, start)
+        fill_gumbel(noise, seed, position, stream, start)
         for at in range(0, BLOCK_BYTES, LANES * 4):
             store(noise + at, simd.add(load(scratch + at), load(noise + at)))
         for at in range(min(BLOCK, vocab - start)):

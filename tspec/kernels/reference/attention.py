@@ -20,21 +20,24 @@ def attention(
     """out = softmax(scale * q @ k.T) @ v over the keys that each node sees; zeros for padding.
 
     The nodes are number first_node to first_node + T of their tree: those before them are in the cache already.
-    Slots before first_slot are seen by none; a node that sees nothing gets zeros.
+    Slots before first_slot are seen by none; a node that sees nothing gets NaN. Only a chain may stand before it.
     """
     q = widen(q)
     out = torch.zeros_like(q)
     first_node, first_slot = attrs.get("first_node", 0), attrs.get("first_slot", 0)
     for row, count in enumerate(num_nodes.tolist()):
         start = int(prefix_len[row])
-        slot = torch.arange(first_slot, start + first_node + count)
+        slot = torch.arange(start + first_node + count)
         block, offset = block_table[row, slot // BLOCK_TOKENS].long(), slot % BLOCK_TOKENS
         keys, values = (_per_query_head(cache[block, :, offset], q, attrs) for cache in (k_cache, v_cache))
         heads = q[row, :count].unflatten(-1, (-1, attrs["head_dim"]))
         scores = torch.einsum("nhd,shd->hns", heads, keys) * attrs["scale"]
-        seen = visible(ancestors[row, :count], start, attrs["window"], first_node)[:, first_slot:]
-        p = scores.masked_fill(~seen, -torch.inf).softmax(-1).masked_fill(~seen, 0)
-        out[row, :count] = torch.einsum("hns,shd->nhd", p, values).flatten(-2)
+        seen = visible(ancestors[row, :count], start, attrs["window"], first_node) & (slot >= first_slot)
+        scores = scores.masked_fill(~seen, -torch.inf)
+        values = values.masked_fill(
+            ~seen.any(0)[:, None, None], 0
+        )  # of a slot that nobody sees, no NaN either
+        out[row, :count] = torch.einsum("hns,shd->nhd", scores.softmax(-1), values).flatten(-2)
     return (out,)
 
 
@@ -61,7 +64,7 @@ def rope_attention(
 
 
 def visible(ancestors: torch.Tensor, start: int, window: int | None, first_node: int = 0) -> torch.Tensor:
-    """[nodes, start + first_node + nodes]: which slots each node of one row sees. A window counts positions, not slots."""
+    """[nodes, start + first_node + nodes]: the slots each node of a row sees. A window counts positions, not slots."""
     count = first_node + len(ancestors)
     is_ancestor = (ancestors[:, None] >> torch.arange(count)) & 1 == 1
     seen = torch.cat([torch.ones(len(ancestors), start, dtype=torch.bool), is_ancestor], dim=1)

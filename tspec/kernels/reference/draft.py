@@ -90,9 +90,8 @@ def top_tokens(
             line = clean(logits[batch, row]).double()
             found = torch.log_softmax(line, 0)
             # The order is that of the logits: log-probabilities may round to equal ones.
-            best = sorted(range(len(line)), key=lambda token: (-float(line[token]), token))
-            best = [token for token in best[: attrs["most"]] if line[token] > -torch.inf]
-            for place, token in enumerate(best):
+            best = line.sort(descending=True, stable=True).indices[: attrs["most"]].tolist()
+            for place, token in enumerate(token for token in best if line[token] > -torch.inf):
                 tokens[batch, row, place] = token if token_ids is None else int(token_ids[token])
                 logprobs[batch, row, place] = found[token]
     return tokens, logprobs

@@ -1,0 +1,101 @@
+"""What goes into a round, from sequences to arrays, and what a proposer may not give back. No state."""
+
+from collections.abc import Sequence as List
+
+import numpy as np
+
+from tspec.core.errors import ConfigError
+from tspec.core.proposer import CacheRows, DraftBatch, DraftSampling
+from tspec.core.shapes import BLOCK_TOKENS
+from tspec.core.tree import MAX_NODES, NO_PARENT, CandidateTrees
+from tspec.runtime.inputs import Rows
+from tspec.runtime.scheduler import Chunk
+from tspec.runtime.sequence import Sequence
+
+_CHAIN_PARENTS = np.arange(NO_PARENT, MAX_NODES - 1, dtype=np.int32)
+
+
+def as_chains(chunks: List[Chunk]) -> CandidateTrees:
+    """The next tokens of each prompt, as chains."""
+    width = max(count for _, count in chunks)
+    trees = CandidateTrees(
+        np.zeros((len(chunks), width), dtype=np.int32),
+        np.broadcast_to(_CHAIN_PARENTS[:width], (len(chunks), width)),
+        np.array([count for _, count in chunks], dtype=np.int32),
+    )
+    for row, (sequence, count) in enumerate(chunks):
+        trees.tokens[row, :count] = sequence.tokens[sequence.prefix_len : sequence.prefix_len + count]
+    return trees
+
+
+def block_tables(sequences: List[Sequence]) -> np.ndarray:
+    """The KV blocks of running sequences, int32 [B, blocks]."""
+    rows = [each.table.row for each in sequences if each.table is not None]
+    table = np.zeros((len(sequences), max(map(len, rows))), dtype=np.int32)
+    for row, blocks in enumerate(rows):
+        table[row, : len(blocks)] = blocks
+    return table
+
+
+def cache_rows(sequences: List[Sequence]) -> CacheRows:
+    """Where running sequences have their keys and values."""
+    known = [0 if each.table is None else each.table.num_known * BLOCK_TOKENS for each in sequences]
+    return CacheRows(
+        slots=np.array([each.slot for each in sequences], dtype=np.int32),
+        ends=np.array([each.prefix_len for each in sequences], dtype=np.int32),
+        known=np.array(known, dtype=np.int32),
+        block_table=block_tables(sequences),
+    )
+
+
+def draft_batch(
+    sequences: List[Sequence], max_nodes: List[int], acceptance: str, caches: CacheRows | None
+) -> DraftBatch:
+    """What a proposer is asked for."""
+    return DraftBatch(
+        slots=np.array([each.slot for each in sequences], dtype=np.int32),
+        roots=np.array([each.tokens[-1] for each in sequences], dtype=np.int32),
+        max_nodes=np.array(max_nodes, dtype=np.int32),
+        sampling=DraftSampling(
+            temperature=np.array([each.tables.temperature for each in sequences], dtype=np.float32),
+            seeds=np.array([each.tables.seed for each in sequences], dtype=np.int64),
+            positions=np.array([each.prefix_len for each in sequences], dtype=np.int32),
+            acceptance=acceptance,
+        ),
+        caches=caches,
+    )
+
+
+def draft_inputs(trees: CandidateTrees) -> dict[str, Rows]:
+    """The inputs of a ratio pass that drawn candidates bring."""
+    assert trees.is_sampled is not None and trees.draft_logprobs is not None
+    width = int(trees.num_nodes.max())  # all that the bucket has room for
+    return {"is_sampled": trees.is_sampled[:, :width], "draft_logprobs": trees.draft_logprobs[:, :width]}
+
+
+def check_trees(
+    trees: CandidateTrees, batch: DraftBatch, proposer: str, acceptance: str, vocab_size: int
+) -> None:
+    """Native code would read candidates outside the vocabulary, and write nodes past the sequence's blocks.
+
+    Errors   ConfigError that names the proposer
+    """
+    what = f"of proposer {proposer}"
+    for nodes, most in zip(trees.num_nodes.tolist(), batch.max_nodes.tolist(), strict=True):
+        if not 1 <= nodes <= most:
+            raise ConfigError(f"nodes {what}", got=nodes, need=f"1 to {most}", fix="Correct the proposer.")
+    if trees.draft_logprobs is not None and acceptance == "match":
+        raise ConfigError(
+            f"candidates {what}",
+            got="the law that they were drawn from",
+            need='none with acceptance "match", where the noise is the target\'s own',
+            fix="Correct the proposer: a ratio test of coupled candidates would not be lossless.",
+        )
+    live = trees.tokens[np.arange(trees.tokens.shape[1]) < trees.num_nodes[:, None]]
+    if live.min() < 0 or live.max() >= vocab_size:
+        raise ConfigError(
+            f"candidates {what}",
+            got=f"ids {live.min()} to {live.max()}",
+            need=f"ids from 0 to {vocab_size - 1}",
+            fix="Use a proposer of the target's vocabulary.",
+        )
