@@ -100,7 +100,7 @@ def tiny_eagle(
     head = replace(head, **changes)
     if head.hidden != head.target_hidden:
         head = replace(head, own_embedding=True)
-    shapes = dict(_eagle_shapes(head))
+    shapes = dict(eagle_shapes(head))
     return replace(
         head, tensors={name: random_tensor(name, shape, seed, dtype) for name, shape in shapes.items()}
     )
@@ -137,7 +137,8 @@ def random_tensor(name: str, shape: tuple[int, ...], seed: int, dtype: torch.dty
     return noise.to(dtype)
 
 
-def _eagle_shapes(head: TinyEagle) -> Shapes:
+def eagle_shapes(head: TinyEagle) -> Shapes:
+    """Names and shapes of all the tensors of a head."""
     hidden, wide = head.hidden, head.target_hidden
     joined = len(head.aux) * wide if head.is_eagle3 else hidden + wide
     yield "fc.weight", (hidden, joined)
