@@ -142,7 +142,7 @@ class Engine:
         return sequence
 
     def abort(self, sequence: Sequence) -> None:
-        """Drop a request, wherever it is. Harmless for one that has ended. Within a step it leaves at the step's end."""
+        """Drop a request, wherever it is. Harmless for one that has ended. In a step it leaves at the step's end."""
         if self._is_stepping:
             self._leaving.append(sequence)
         elif self.scheduler.remove(sequence):
