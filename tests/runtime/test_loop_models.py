@@ -99,7 +99,9 @@ def test_max_tokens_is_kept_to_the_token(world, engine):
     whole = world.alone(PROMPTS[3], max_tokens=12).output_ids
     assert outputs(sequences) == [whole[:count] for count in counts]
     assert {each.finish_reason for each in sequences} == {FinishReason.LENGTH}
-    for count, sequence in zip(counts, sequences, strict=True):  # the prefill's token and the bonus token are none
+    for count, sequence in zip(
+        counts, sequences, strict=True
+    ):  # the prefill's token and the bonus token are none
         assert len(sequence.stats.candidates_by_position) <= max(count - 2, 0)
 
 
@@ -125,9 +127,7 @@ def test_requests_may_speculate_less_than_others_or_not_at_all(world, engine):
         for prompt, each in zip(PROMPTS, asked, strict=True)
     ]
     sequences = together(engine, *requests)
-    assert outputs(sequences) == [
-        world.alone(prompt, max_tokens=NUM_TOKENS).output_ids for prompt in PROMPTS
-    ]
+    assert outputs(sequences) == [world.alone(prompt, max_tokens=NUM_TOKENS).output_ids for prompt in PROMPTS]
     assert [each.stats.num_candidates for each in sequences if each.params.max_candidates == 0] == [0, 0]
     assert sequences[2].stats.num_candidates <= sequences[2].stats.num_passes
 

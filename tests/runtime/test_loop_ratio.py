@@ -10,10 +10,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from support.acceptance_drafts import Draft, keyed_noise
 from support.engines import TestProposer, build, finish, run, with_proposer
-from support.table_model import table_checkpoint
+from support.table_model import logits_checkpoint
 
 from tspec.core.proposer import DraftBatch
 from tspec.core.sampling_params import SamplingParams
@@ -64,11 +63,7 @@ class DrawingProposer(TestProposer):
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("table")
-    table_checkpoint(folder, {}, vocab=VOCAB)
-    file = folder / "model.safetensors"
-    tensors = load_file(file)
-    tensors["lm_head.weight"] = torch.from_numpy(TARGET.T / VOCAB**0.5).contiguous()  # a norm of one-hot rows
-    save_file(tensors, file, metadata={"format": "pt"})
+    logits_checkpoint(folder, TARGET)
     engine = build(folder, max_model_len=64)
     yield engine
     engine.close()
