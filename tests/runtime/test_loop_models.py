@@ -150,7 +150,7 @@ def test_texts_with_a_prefix_in_common_are_the_same_warm_and_cold(world, engine,
     first, second = shared + rest, [*shared, (rest[0] + 1) % VOCAB, *rest[1:]]
     third = first + world.alone(first, max_tokens=NUM_TOKENS).output_ids + [3]
     prompts = first, second, first, third
-    cold, other, warm, longer = sequences = [run(engine, each, max_tokens=NUM_TOKENS)[0] for each in prompts]
+    cold, _, warm, longer = sequences = [run(engine, each, max_tokens=NUM_TOKENS)[0] for each in prompts]
     assert outputs(sequences) == [world.alone(each, max_tokens=NUM_TOKENS).output_ids for each in prompts]
     reused = [each.stats.num_reused for each in sequences]
     length = num_shared + len(rest)

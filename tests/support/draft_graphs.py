@@ -1,7 +1,7 @@
 """Draft plans by hand: one graph from the chain of committed tokens to the levels of a tree, and what fills its inputs.
 
-`tree_graph` is a small llama that grows a tree of the likeliest tokens; `head_graph` is a head over features of a target
-that draws a chain, and has every op that only heads have. Both read the target's cache layout and no checkpoint.
+`tree_graph` is a small llama that grows a tree of the likeliest tokens; `head_graph` is a head over features of a
+target that draws a chain, and has every op that only heads have. Both read the target's cache layout and no checkpoint.
 """
 
 from collections.abc import Callable

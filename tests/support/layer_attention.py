@@ -140,7 +140,7 @@ def hold(layer: Layer, tuned: AttentionTuned) -> None:
 
 def level_of(layer: Layer, caches: Sequence[torch.Tensor], start: int, width: int) -> Layer:
     """Nodes [start, start + width) of a tree alone, those before them in the caches; padded to the width."""
-    batch, nodes, _ = layer.qkv.shape
+    batch = len(layer.qkv)
 
     def cut(tensor: torch.Tensor) -> torch.Tensor:
         some = tensor[:, start : start + width]
