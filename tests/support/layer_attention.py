@@ -66,15 +66,8 @@ def make_layer(
     caches = [normal(batch * max_blocks, num_kv_heads, BLOCK_TOKENS, head_dim).to(dtype) for _ in "kv"]
     for cache in caches:
         spoil(cache, table, prefixes)
-    attrs = {
-        "head_dim": head_dim,
-        "num_heads": group * num_kv_heads,
-        "num_kv_heads": num_kv_heads,
-        "eps": 1e-6,
-        "scale": head_dim**-0.5,
-        "window": window,
-        "first_slot": first_slot,
-    }
+    attrs = {"head_dim": head_dim, "num_heads": group * num_kv_heads, "num_kv_heads": num_kv_heads}
+    attrs |= {"eps": 1e-6, "scale": head_dim**-0.5, "window": window, "first_slot": first_slot}
     angles = normal(POSITIONS, head_dim // 2) * 3
     qkv = normal(batch, nodes, (group + 2) * num_kv_heads * head_dim).to(dtype)
     lines = torch.from_numpy(ancestors), torch.from_numpy(depth)
