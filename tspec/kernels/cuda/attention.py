@@ -74,8 +74,7 @@ def _rope_attention(
         tl.extra.cuda.gdc_wait()
     row_tiles = tl.num_programs(0) // KV_HEADS
     kv_head, row_tile = tl.program_id(0) // row_tiles, tl.program_id(0) % row_tiles
-    num_chunks = tl.num_programs(1)
-    chunk = num_chunks - 1 - tl.program_id(1)
+    chunk = tl.num_programs(1) - 1 - tl.program_id(1)
     seq = tl.program_id(2).to(tl.int64)
     prefix, nodes = tl.load(prefix_len_ptr + seq), tl.load(num_nodes_ptr + seq)
     flat, table = seq * bucket_nodes, block_table_ptr + seq * max_blocks
@@ -114,7 +113,7 @@ def _rope_attention(
     )  # fmt: skip
     if end_chunk - first_chunk > 1:
         share = seq * tl.num_programs(0) + tl.program_id(0)
-        partials = partial_ptr + share * num_chunks * ((DIMS + 2) * ROWS)
+        partials = partial_ptr + share * tl.num_programs(1) * ((DIMS + 2) * ROWS)
         store_partial(partials, chunk, top, weight, sums, DIMS, ROWS)
         if not last_to_arrive(counter_ptr + share, end_chunk - first_chunk):
             return
