@@ -73,8 +73,22 @@ def _decode(engine: Engine, num_tokens: int, speculative: str) -> tuple[float, f
 def write_head(folder: Path, target: ModelConfig, vocabulary: int) -> None:
     """A head of random weights, one layer of the target's sizes, in the layout of the speculators library."""
     hidden, random = target.hidden_size, torch.Generator().manual_seed(0)
+    tensors = {
+        name: (torch.randn(shape, generator=random) * shape[1] ** -0.5).to(torch.bfloat16)
+        for name, shape in _matrices(target, vocabulary).items()
+    }
+    norms = ("layers.0.input_layernorm", "layers.0.hidden_norm", "layers.0.post_attention_layernorm", "norm")
+    tensors |= {f"{name}.weight": torch.ones(hidden, dtype=torch.bfloat16) for name in norms}
+    ids = torch.randperm(target.vocab_size, generator=random)[:vocabulary].sort().values
+    tensors["d2t"] = ids - torch.arange(vocabulary)
+    (folder / "config.json").write_text(json.dumps(_config(target, vocabulary)))
+    save_file(tensors, folder / "model.safetensors")
+
+
+def _matrices(target: ModelConfig, vocabulary: int) -> dict[str, tuple[int, int]]:
+    hidden = target.hidden_size
     q_width, kv_width = target.num_heads * target.head_dim, target.num_kv_heads * target.head_dim
-    shapes = {
+    return {
         "fc.weight": (hidden, 3 * hidden),
         "layers.0.self_attn.q_proj.weight": (q_width, 2 * hidden),
         "layers.0.self_attn.k_proj.weight": (kv_width, 2 * hidden),
@@ -85,17 +99,12 @@ def write_head(folder: Path, target: ModelConfig, vocabulary: int) -> None:
         "layers.0.mlp.down_proj.weight": (hidden, target.intermediate_size),
         "lm_head.weight": (vocabulary, hidden),
     }
-    tensors = {
-        name: (torch.randn(shape, generator=random) * shape[1] ** -0.5).to(torch.bfloat16)
-        for name, shape in shapes.items()
-    }
-    norms = ("layers.0.input_layernorm", "layers.0.hidden_norm", "layers.0.post_attention_layernorm", "norm")
-    tensors |= {f"{name}.weight": torch.ones(hidden, dtype=torch.bfloat16) for name in norms}
-    ids = torch.randperm(target.vocab_size, generator=random)[:vocabulary].sort().values
-    tensors["d2t"] = ids - torch.arange(vocabulary)
+
+
+def _config(target: ModelConfig, vocabulary: int) -> dict[str, object]:
     layer = {
         "model_type": "llama",
-        "hidden_size": hidden,
+        "hidden_size": target.hidden_size,
         "intermediate_size": target.intermediate_size,
         "num_attention_heads": target.num_heads,
         "num_key_value_heads": target.num_kv_heads,
@@ -105,7 +114,7 @@ def write_head(folder: Path, target: ModelConfig, vocabulary: int) -> None:
         "vocab_size": target.vocab_size,
         "max_position_embeddings": 2048,
     }
-    config = {
+    return {
         "architectures": ["Eagle3Speculator"],
         "speculators_model_type": "eagle3",
         "speculators_version": "0.3.0",
@@ -114,8 +123,6 @@ def write_head(folder: Path, target: ModelConfig, vocabulary: int) -> None:
         "norm_before_residual": False,
         "target_hidden_size": None,
     }
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file(tensors, folder / "model.safetensors")
 
 
 def main() -> None:

@@ -76,7 +76,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "tokenizer": ("tokenizers", "transformers"),
     "constraints": ("llguidance", "numpy", "tokenizers"),
     "prometheus": ("prometheus_client",),
-    "build": (),
+    "build": ("torch",),
     "build_draft": ("numpy", "torch"),
     "progress": ("rich",),
     "requests": (),

@@ -136,6 +136,25 @@ def test_filters_and_masks_are_those_of_the_target(engine):
         assert len(sequence.logprobs) == 20
 
 
+@pytest.mark.parametrize("form", DRAFTS)
+def test_prompts_that_go_along_in_ratio_passes_change_no_text(engine, form):
+    """Nor do the draws of rows that such a prompt takes over: each has as many candidates as alone."""
+    draft = Draft(NEAR, noise=keyed_noise, **DRAFTS[form])
+    prompts = [[0], [1, 2] * 10, [3], [2] * 30, [1, 3, 0]]
+    asked = [SamplingParams(temperature=1.0, seed=row, max_tokens=25) for row in range(len(prompts))]
+    engines = [with_proposer(engine, DrawingProposer(draft), node_budget=64 * len(prompts)) for _ in range(2)]
+    alone, together = [], []
+    for prompt, params in zip(prompts, asked, strict=True):
+        alone.append(engines[0].add(prompt, params))
+        finish(engines[0])
+        together.append(engines[1].add(prompt, params))
+        engines[1].step()
+    finish(engines[1])
+    assert any(name.startswith("ratio") and name.endswith("x32") for name in engines[1].metrics().passes)
+    for one, other in zip(alone, together, strict=True):
+        assert (one.output_ids, one.stats.num_accepted) == (other.output_ids, other.stats.num_accepted)
+
+
 def test_coupled_draws_are_not_tested_by_ratio(engine):
     drawing = with_proposer(engine, DrawingProposer(Draft(NEAR, (1, 1), keyed_noise)), acceptance="match")
     (sequence,) = run(drawing, [0], temperature=1.0, seed=1, max_tokens=4)

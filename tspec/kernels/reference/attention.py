@@ -34,7 +34,9 @@ def attention(
         scores = torch.einsum("nhd,shd->hns", heads, keys) * attrs["scale"]
         seen = visible(ancestors[row, :count], start, attrs["window"], first_node) & (slot >= first_slot)
         scores = scores.masked_fill(~seen, -torch.inf)
-        values = values.masked_fill(~seen.any(0)[:, None, None], 0)  # of a slot that nobody sees, no NaN either
+        values = values.masked_fill(
+            ~seen.any(0)[:, None, None], 0
+        )  # of a slot that nobody sees, no NaN either
         out[row, :count] = torch.einsum("hns,shd->nhd", scores.softmax(-1), values).flatten(-2)
     return (out,)
 
