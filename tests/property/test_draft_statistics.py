@@ -1,6 +1,6 @@
 """Models that draw their candidates keep the law of the target's texts, from their own programs to committed tokens.
 
-The target is a small llama whose law is computed by transformers. Each case draws 4,000 texts of three tokens, the
+The target is a small llama whose law is computed by transformers. Each case draws 2,500 texts of three tokens, the
 first ones of longer texts, so that rounds have whole chains. The bound is that of test_acceptance_statistics.py: all
 tests of this file together raise a false alarm with probability 1e-6 at most, over the choice of their seeds, and a
 planted fault has to exceed the same bound.
@@ -24,15 +24,13 @@ from support.tiny_models import tiny_checkpoint
 from tspec.build import load_config
 from tspec.core.sampling_params import SamplingParams
 
-VOCAB, LENGTH, TEXTS, ROWS, MAX_TOKENS = 5, 3, 4000, 64, 7
+VOCAB, LENGTH, TEXTS, ROWS, MAX_TOKENS = 5, 3, 2500, 64, 7
 TEMPERATURE, PROMPT = 2.0, [3, 1, 4]
 SMALL = {"hidden": 32, "layers": 1, "vocab": VOCAB}
 
 CASES = {
     "a draft model, ratio": ("noisy", "ratio"),
-    "a draft model, auto": ("noisy", "auto"),
     "a draft model that knows fewer tokens": ("narrow", "auto"),
-    "a draft model of random weights": ("other", "ratio"),
     "an EAGLE-3 head that knows fewer tokens": ("eagle3", "auto"),
     "a draft model, coupled": ("noisy", "match"),
 }
@@ -49,14 +47,13 @@ def write_tokens(folder, count=VOCAB):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("law")
-    found = {name: folder / name for name in ("target", "noisy", "narrow", "other", "eagle3")}
+    found = {name: folder / name for name in ("target", "noisy", "narrow", "eagle3")}
     model = tiny_checkpoint(found["target"], "llama", **SMALL)
     noisy_copy(model, found["noisy"], 0.3)
     tiny_checkpoint(found["narrow"], "llama", **SMALL | {"vocab": VOCAB - 2})
-    tiny_checkpoint(found["other"], "llama", **SMALL, seed=5)
     head = tiny_eagle(load_config(found["target"]), 3, aux=(0, 0, 1), draft_ids=(0, 2, 3))
     write_speculators(found["eagle3"], head)
-    for name in ("target", "noisy", "other"):
+    for name in ("target", "noisy"):
         write_tokens(found[name])
     write_tokens(found["narrow"], VOCAB - 2)
     found["model"] = model
@@ -84,15 +81,15 @@ def engine_of(folders, draft, acceptance, **options):
     method = "eagle3" if draft == "eagle3" else "draft_model"
     config = {"method": method, "model": folders[draft], "acceptance": acceptance} | options
     config |= {"num_speculative_tokens": 3, "draft_sample_method": "probabilistic"}
-    return build(folders["target"], config, max_model_len=32)
+    return build(folders["target"], config, max_model_len=32, max_num_seqs=ROWS)
 
 
-def texts_of(built, count=TEXTS):
+def texts_of(built):
     """The first tokens of texts with seeds of their own, and the share of candidates that was accepted."""
     engine = with_room(built, max_num_seqs=ROWS, node_budget=8 * ROWS)
     sampled = [
         engine.add(PROMPT, SamplingParams(max_tokens=MAX_TOKENS, temperature=TEMPERATURE, seed=seed))
-        for seed in range(count)
+        for seed in range(TEXTS)
     ]
     finish(engine)
     assert {each.error for each in sampled} == {None}
@@ -128,7 +125,7 @@ class Liar:
 
 def sharper(logprobs):
     """That of half the temperature."""
-    return torch.from_numpy(2 * logprobs).log_softmax(-1).numpy()
+    return torch.from_numpy(2 * logprobs.astype(np.float64)).log_softmax(-1).numpy()
 
 
 def shifted(logprobs):
