@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tspec.build_draft import Draft, open_draft
 from tspec.checkpoint.hf_config import read_config
@@ -37,8 +37,12 @@ from tspec.runtime.inputs import Executor
 from tspec.runtime.kv_memory import block_bytes
 from tspec.runtime.loop import Engine
 from tspec.runtime.metrics_report import OnMetrics
+from tspec.runtime.speed_up import time_plain
 from tspec.runtime.threads import ThreadPool
 from tspec.runtime.weights import pack_weights
+
+if TYPE_CHECKING:
+    import torch
 
 _log = logging.getLogger("tspec")
 
@@ -101,8 +105,11 @@ def build_engine(
         max_candidates=max_candidates,
         node_budget=MAX_NODES if is_cuda else num_cheap_nodes,
         acceptance=speculative.acceptance,
+        # A device computes padding, and captures buckets ahead; features are kept of accepted nodes alone.
+        mixes_prompts=not is_cuda and (draft is None or draft.features is None),
         on_metrics=options.on_metrics,
         metrics_interval_s=options.metrics_interval_s,
+        plain_times=None if max_candidates == 0 else time_plain(ready.executor),
     )
 
 
@@ -144,7 +151,7 @@ class _Loading:
 
     def passes(self, max_rows: int) -> list[tuple[str, Bucket]]:
         """The kinds of passes and buckets of up to `max_rows` sequences that decoding meets."""
-        rows = [1 << power for power in range((max_rows - 1).bit_length() + 1)]
+        rows = _row_sizes(max_rows)
         nodes = sorted({smallest_bucket(1, count).nodes for count in range(1, self.max_candidates + 2)})
         return [("all", Bucket(row, count)) for row in rows for count in nodes] + [
             (kind, Bucket(row, MAX_NODES)) for row in rows for kind in ("last", "none")
@@ -163,9 +170,7 @@ class _Ready:
 def _cpu_ready(loading: _Loading) -> _Ready:
     """Pack the weights, start the threads, bind the plans of one sequence; compile the kernels, or load them."""
     make_plan, draft, options = loading.plan_maker(DType.FLOAT32), loading.draft, loading.options
-    # The pass that reads the most weights: one that tests draws knows the draft's vocabulary, too.
-    widest = "all" if draft is None or draft.target_index is None else pass_kind("ratio", FILTERED)
-    plan = make_plan(widest, Bucket(1, 1))
+    plan = make_plan(_widest_kind(draft), Bucket(1, 1))
     draft_plan = None if draft is None else draft.make_plan(*draft.passes(1)[0])
     num_blocks = _num_blocks(_states(plan, draft_plan), loading, _host_memory_bytes())
     weights = pack_weights(plan, loading.checkpoint.load, loading.tables, loading.load_weights)
@@ -194,19 +199,44 @@ def _cuda_ready(loading: _Loading) -> _Ready:
 
     Imports Triton, which not every machine has.
     """
-    from tspec.runtime.cuda_bind import kv_tensors, load_device_weights
-    from tspec.runtime.cuda_executor import CudaExecutor, device_model, find_device
+    from tspec.runtime.cuda_executor import find_device
 
-    device, arch, free_bytes = find_device()
-    make_plan = loading.plan_maker(loading.config.dtype)
-    plan = make_plan("all", Bucket(1, 1))
+    return ready_on(*find_device(), loading)
+
+
+def ready_on(device: "torch.device", arch: str, free_bytes: int, loading: _Loading) -> _Ready:
+    """The executors on one device, all passes captured; on the interpreter's they are bound only."""
+    from tspec.runtime.cuda_bind import feature_tensor, kv_tensors, load_device_weights
+    from tspec.runtime.cuda_executor import CudaExecutor, device_model
+
+    make_plan, draft = loading.plan_maker(loading.config.dtype), loading.draft
+    plan = make_plan(_widest_kind(draft), Bucket(1, 1))
+    draft_plan = None if draft is None else draft.make_plan(*draft.passes(1)[0])
+    num_blocks = _num_blocks(_states(plan, draft_plan), loading, free_bytes)
     weights = load_device_weights(plan, loading.checkpoint.load, loading.tables, device)
-    num_blocks = _num_blocks(plan.states, loading, free_bytes)
-    model = device_model(device, arch, weights, *kv_tensors(plan, num_blocks, device))
-    executor = CudaExecutor(make_plan, model)
+    features = feature_tensor(plan, num_blocks, device)
+    model = device_model(device, arch, weights, *kv_tensors(plan, num_blocks, device), features)
+    executor, proposer = CudaExecutor(make_plan, model), None
     max_rows = executor.capture(loading.passes(loading.options.max_num_seqs))
     _log.info("Device memory by pass and bucket:\n%s", executor.report())
-    return _Ready(executor, None, min(max_rows, loading.options.max_num_seqs))
+    if draft is not None and draft_plan is not None:
+        own = load_device_weights(draft_plan, draft.load, draft.tables, device, target=weights)
+        caches = kv_tensors(draft_plan, num_blocks, device)
+        draft_executor = CudaExecutor(draft.make_plan, device_model(device, arch, own, *caches, features))
+        max_rows = draft_executor.capture(
+            [each for rows in _row_sizes(max_rows) for each in draft.passes(rows)]
+        )
+        proposer = draft.make_proposer(draft_executor)
+    return _Ready(executor, proposer, min(max_rows, loading.options.max_num_seqs))
+
+
+def _widest_kind(draft: Draft | None) -> str:
+    """The pass that reads the most weights: one that tests draws knows the draft's vocabulary, too."""
+    return "all" if draft is None or draft.target_index is None else pass_kind("ratio", FILTERED)
+
+
+def _row_sizes(max_rows: int) -> list[int]:
+    return [1 << power for power in range((max_rows - 1).bit_length() + 1)]
 
 
 def _states(plan: Plan, draft_plan: Plan | None) -> dict[str, tuple[Shape, DType]]:

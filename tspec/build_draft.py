@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from tspec.checkpoint.head_kind import is_head
 from tspec.checkpoint.heads import HeadCheckpoint, open_head, target_ids
 from tspec.checkpoint.hf_config import read_config
 from tspec.checkpoint.vocabulary import check_vocabularies
@@ -173,6 +174,13 @@ def open_draft(
         if isinstance(head.config, MedusaConfig)
         else _eagle(asked, head, head.config)
     )
+
+
+def method_of(folder: Path) -> str:
+    """The speculative method that a folder's model is for. Errors: CheckpointError for a head that is no known one."""
+    if not is_head(folder):
+        return "draft_model"
+    return "medusa" if isinstance(open_head(folder, None).config, MedusaConfig) else "eagle"
 
 
 def _round_graph(parts: DraftParts, width: int, draws: str, depth: int) -> Graph:

@@ -18,6 +18,9 @@ NODES, ROWS = (1, 4, 8, 16, 64), (1, 2, 4, 8)
 DETAILED = (Bucket(1, 1), Bucket(1, 16), Bucket(8, 64))
 """Buckets whose kernels are timed one kind at a time; those of one sequence run with PDL, too."""
 
+TWICE = ("norm_head_sample", "head_sample", "sample", "draw_draft")
+"""Kinds of launches that are two kernels."""
+
 UNREAD = ("embed", "derived")
 """Weights of which a pass reads a few rows."""
 
@@ -122,8 +125,8 @@ def attempt(measure: Callable[..., dict[str, object]], *args: object) -> dict[st
 
 
 def count_launches(plan: Plan) -> int:
-    """Kernels of a pass: what chooses a token is two."""
-    return len(plan.launches) + sum(launch.kind in ("norm_head_sample", "sample") for launch in plan.launches)
+    """Kernels of a pass."""
+    return len(plan.launches) + sum(launch.kind in TWICE for launch in plan.launches)
 
 
 def _moved(model: RandomModel, plan: Plan, launch: Launch, context: int) -> int:

@@ -22,9 +22,9 @@ KIND = "norm_head_sample"
 NAN, INF = float("nan"), float("inf")
 
 
-def whole(rows, vocab, k, dtype, has_bias=False, seed=0):
+def whole(rows, vocab, k, dtype, has_bias=False, seed=0, kind=KIND):
     """Operands of the head in small whole numbers; each row's squares are equal, so its scale is one number."""
-    operands = make_operands(KIND, rows, vocab, k, dtype, has_bias, seed)
+    operands = make_operands(kind, rows, vocab, k, dtype, has_bias, seed)
     operands.x.copy_(torch.where(operands.x > 0, 1.0, -1.0))
     operands.weight.mul_(k**0.5).round_()
     operands.norm.fill_(1.0)
@@ -39,20 +39,22 @@ def expected_whole(operands):
     return REFERENCES["head_sample"]({}, x, operands.weight, operands.bias, *operands.request)[0]
 
 
+@pytest.mark.parametrize("kind", [KIND, "head_sample"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(
     rows=st.integers(1, 70), vocab=st.integers(1, 100), k=st.integers(1, 40), split_k=st.sampled_from((1, 2))
 )
-def test_the_head_chooses_the_lowest_of_the_best_tokens(dtype, rows, vocab, k, split_k):
-    operands = whole(rows, vocab, k, dtype)
+def test_the_head_chooses_the_lowest_of_the_best_tokens(dtype, kind, rows, vocab, k, split_k):
+    operands = whole(rows, vocab, k, dtype, kind=kind)
     found = run_kernel(operands, replace(SMALL, split_k=split_k))
     assert torch.equal(found, expected_whole(operands))
 
 
 @pytest.mark.parametrize("rows", [3, 33])
-def test_the_head_adds_a_bias_after_scaling(rows):
-    operands = make_operands(KIND, rows, 100, 40, torch.float32, has_bias=True)
+@pytest.mark.parametrize("kind", [KIND, "head_sample"])
+def test_the_head_adds_a_bias_after_scaling(kind, rows):
+    operands = make_operands(kind, rows, 100, 40, torch.float32, has_bias=True)
     assert torch.equal(run_kernel(operands), expected(operands))
 
 

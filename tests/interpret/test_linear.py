@@ -14,7 +14,7 @@ from support.cuda_rows import SMALL, expected, make_operands, make_scratch, run_
 from tspec.core.errors import ContractError
 from tspec.kernels.cuda.linear import linear, linear_add, norm_linear
 
-KINDS = ("linear", "linear_add", "norm_linear", "norm_linear_silu_mul")
+KINDS = ("linear", "linear_add", "linear_silu_mul", "norm_linear", "norm_linear_silu_mul")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 

@@ -14,27 +14,27 @@ from tspec.kernels.cuda.noise import gumbel, gumbel_of, random_words, uniform
 
 POSITIONS = torch.tensor([0, 1, 4095, 2**31 - 1], dtype=torch.int32)
 SEEDS = torch.tensor([0, 1, 2**33 + 5, 2**63 - 1])
-STREAMS = (noise.TARGET, noise.DRAFT, noise.ACCEPT, noise.RESIDUAL)
+STREAMS = (noise.TARGET, noise.DRAFT, noise.ACCEPT, noise.RESIDUAL, noise.draft_stream(7))
 
 
 @triton.jit
 def _draw(
-    words_ptr, gumbel_ptr, uniform_ptr, seed_ptr, position_ptr, first_token,
-    TOKENS: tl.constexpr, ROWS: tl.constexpr, STREAM: tl.constexpr,
+    words_ptr, gumbel_ptr, uniform_ptr, seed_ptr, position_ptr, first_token, stream,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     row, token = tl.arange(0, ROWS), tl.arange(0, TOKENS)
     seed, position = tl.load(seed_ptr + row), tl.load(position_ptr + row)
     quad = first_token // 4 + tl.arange(0, TOKENS // 4)
-    w0, w1, w2, w3 = random_words(seed[None, :], position[None, :], quad[:, None], STREAM)
+    w0, w1, w2, w3 = random_words(seed[None, :], position[None, :], quad[:, None], stream)
     place = 4 * tl.arange(0, TOKENS // 4)[:, None] * ROWS + row[None, :]
     tl.store(words_ptr + place, w0.to(tl.int32, bitcast=True))
     tl.store(words_ptr + place + ROWS, w1.to(tl.int32, bitcast=True))
     tl.store(words_ptr + place + 2 * ROWS, w2.to(tl.int32, bitcast=True))
     tl.store(words_ptr + place + 3 * ROWS, w3.to(tl.int32, bitcast=True))
     place = token[:, None] * ROWS + row[None, :]
-    tl.store(gumbel_ptr + place, gumbel(seed, position, first_token, STREAM, TOKENS))
+    tl.store(gumbel_ptr + place, gumbel(seed, position, first_token, stream, TOKENS))
     tokens = (first_token + token)[:, None]
-    tl.store(uniform_ptr + place, uniform(seed[None, :], position[None, :], tokens, STREAM))
+    tl.store(uniform_ptr + place, uniform(seed[None, :], position[None, :], tokens, stream))
 
 
 @triton.jit
@@ -48,7 +48,7 @@ def draw(first_token: int, tokens: int, stream: int, seeds=SEEDS, positions=POSI
     outs = [
         torch.zeros(tokens, len(seeds), dtype=dtype) for dtype in (torch.int32, torch.float32, torch.float32)
     ]
-    _draw[(1,)](*outs, seeds, positions, first_token, TOKENS=tokens, ROWS=len(seeds), STREAM=stream)
+    _draw[(1,)](*outs, seeds, positions, first_token, stream, TOKENS=tokens, ROWS=len(seeds))
     return outs[0].numpy().view(np.uint32), outs[1].numpy(), outs[2].numpy()
 
 

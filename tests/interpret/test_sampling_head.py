@@ -28,7 +28,7 @@ def make_head(counts, rows, nodes, vocab, dtype, temperatures=TEMPERATURES, seed
 
 
 def logits_of(head: Operands, tuned=SMALL) -> torch.Tensor:
-    return run_kernel(replace(head, kind="norm_head_logits"), tuned)
+    return run_kernel(replace(head, kind=head.kind.replace("sample", "logits")), tuned)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -39,13 +39,14 @@ def logits_of(head: Operands, tuned=SMALL) -> torch.Tensor:
     is_last=st.booleans(),
     split_k=st.sampled_from((1, 2)),
     seed=st.integers(0, 1000),
+    kind=st.sampled_from(("norm_head_sample", "head_sample")),
 )
 def test_a_row_gets_the_token_that_is_sampled_from_its_logits_in_memory(
-    dtype, counts, vocab, is_last, split_k, seed
+    dtype, counts, vocab, is_last, split_k, seed, kind
 ):
     """The very same token: the same operations in the same order on the same bits."""
     tuned = replace(SMALL, split_k=split_k)
-    head = make_head(counts, 1 if is_last else 9, 9, vocab, dtype, seed=seed)
+    head = replace(make_head(counts, 1 if is_last else 9, 9, vocab, dtype, seed=seed), kind=kind)
     logits = logits_of(head, tuned)
     found = run_kernel(head, tuned)
     assert torch.equal(found, run_sample(logits, *head.request, None, None))
@@ -54,12 +55,13 @@ def test_a_row_gets_the_token_that_is_sampled_from_its_logits_in_memory(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("rows", [1, 40])
-def test_logits_equal_their_reference_and_are_not_rounded_to_the_rows_dtype(rows, dtype):
-    operands = make_operands("norm_head_logits", rows, 70, 40, dtype, has_bias=True)
+@pytest.mark.parametrize("norm", ["norm_", ""])
+def test_logits_equal_their_reference_and_are_not_rounded_to_the_rows_dtype(norm, rows, dtype):
+    operands = make_operands(f"{norm}head_logits", rows, 70, 40, dtype, has_bias=True)
     found, want = run_kernel(operands), expected(operands)
     assert found.dtype == torch.float32
     assert ((found - want).abs() / want.abs().clamp(min=1)).max() <= tolerance(operands)
-    rounded = run_kernel(replace(operands, kind="norm_linear"))
+    rounded = run_kernel(replace(operands, kind=f"{norm}linear"))
     if dtype != torch.bfloat16:  # which the interpreter cuts off instead of rounding
         assert torch.equal(found.to(dtype), rounded)
     assert dtype == torch.float32 or (found != rounded.float()).any()

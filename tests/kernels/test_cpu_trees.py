@@ -1,4 +1,4 @@
-"""Attention, acceptance and commit on trees of every form, against their references.
+"""Attention, acceptance and commit on trees of every form, against their references; levels against plain passes.
 
 Run: pytest tests/kernels/test_cpu_trees.py
 """
@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.attention_cases import rope_attention
 from support.cache_cases import accept_match, kv_commit
-from support.cpu_pass import MAX_MODEL_LEN
-from support.kernel_case import DTYPES, KernelCase, random_trees
+from support.cpu_pass import MAX_MODEL_LEN, run_on_cpu
+from support.kernel_case import DTYPES, KernelCase, Maker, random_trees
 from support.kernel_cases import hold_against_reference
+from support.level_cases import TREES, Layer, level_attention, path_as_chain
+from support.row_invariance import assert_same_bits
 from support.strategies import candidate_trees
 
 from tspec.core.dtypes import DType
@@ -65,3 +67,26 @@ def test_acceptance_walks_down_while_the_target_agrees(trees, seed):
     """With three tokens, every other node has a child that the target wants."""
     node_tokens = np.random.default_rng(seed).integers(0, 3, trees.tokens.shape)
     hold("accept_match", accept_match, trees=trees, node_tokens=node_tokens)
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: f"{tree.num_levels}x{tree.width}")
+@pytest.mark.parametrize(("window", "first_slot"), [(None, 0), (60, 0), (None, 1), (200, 65)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.short)
+def test_a_node_of_a_level_has_the_bits_of_its_path_in_a_plain_pass(dtype, window, first_slot, tree):
+    """Whatever the width, its siblings, and the other sequences of the batch."""
+    layer = Layer(dtype, 16, 3, window=window, first_slot=first_slot, norms=True)
+    case = level_attention(Maker("levels"), layer, tree)
+    found = run_on_cpu(case, num_threads=3)
+    starts = np.cumsum([0, *tree.counts])[:-1]
+    compared = 0
+    for level in range(tree.num_levels):
+        for node in range(tree.width):
+            rows = [row for row, count in enumerate(tree.counts) if node < count]
+            chains = run_on_cpu(path_as_chain(case, layer, tree, level, node))["out.0"]
+            for place, row in enumerate(rows):
+                mine, plain = found[f"out.{level}"][starts[row] + node], chains[(level + 1) * (place + 1) - 1]
+                if tree.prefixes[row] + level < first_slot:  # it sees nothing
+                    continue
+                assert_same_bits(mine.numpy(), plain.numpy())
+                compared += 1
+    assert compared > tree.num_levels

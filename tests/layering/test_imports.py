@@ -43,13 +43,24 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "requests": ("core", "runtime", "tokenizer", "build"),
     "llm": ("core", "runtime", "tokenizer", "build", "requests", "progress"),
     "async_llm": ("core", "runtime", "tokenizer", "build", "requests"),
-    "cli": ("core", "runtime", "tokenizer", "build", "llm", "constraints", "progress", "__version__"),
+    "cli": (
+        "core",
+        "runtime",
+        "tokenizer",
+        "build",
+        "build_draft",
+        "llm",
+        "constraints",
+        "progress",
+        "__version__",
+    ),
     "__init__": ("core", "llm", "async_llm"),
 }
 """Besides itself. `proposers` compile their native code as kernels do, hence `kernels.jit`."""
 
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
-    "tspec/cli/inspect.py": ("checkpoint.hf_config", "graph", "models"),
+    "tspec/cli/inspect.py": ("checkpoint.head_kind", "checkpoint.hf_config", "graph", "models"),
+    "tspec/cli/inspect_head.py": ("checkpoint.heads", "checkpoint.hf_config"),
     "tspec/cli/demo_model.py": ("checkpoint.demo_model",),
 }
 """Subcommands that run no engine, and so need not go through `build`."""
@@ -65,7 +76,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "tokenizer": ("tokenizers", "transformers"),
     "constraints": ("llguidance", "numpy", "tokenizers"),
     "prometheus": ("prometheus_client",),
-    "build": (),
+    "build": ("torch",),
     "build_draft": ("numpy", "torch"),
     "progress": ("rich",),
     "requests": (),

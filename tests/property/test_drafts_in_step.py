@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.draft_worlds import SPECULATION, VOCAB, random_world, speculative_config
-from support.engines import TestProposer, build, finish, run, with_proposer
+from support.engines import build, finish, with_proposer
 from support.shadow import Shadow, propose_afresh
 
 from tspec.core.sampling_params import SamplingParams

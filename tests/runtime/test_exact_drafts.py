@@ -30,7 +30,14 @@ NUM_TOKENS = 200
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 NOTHING = {"blocks": 0, "running": 0, "waiting": 0}
 
-DRAFTS = ("itself", "eagle1 by token", "eagle1 by hidden state", "eagle3 by token", "eagle3 by hidden state", "medusa")
+DRAFTS = (
+    "itself",
+    "eagle1 by token",
+    "eagle1 by hidden state",
+    "eagle3 by token",
+    "eagle3 by hidden state",
+    "medusa",
+)
 
 
 @pytest.fixture(scope="module")

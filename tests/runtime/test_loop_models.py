@@ -99,7 +99,9 @@ def test_max_tokens_is_kept_to_the_token(world, engine):
     whole = world.alone(PROMPTS[3], max_tokens=12).output_ids
     assert outputs(sequences) == [whole[:count] for count in counts]
     assert {each.finish_reason for each in sequences} == {FinishReason.LENGTH}
-    for count, sequence in zip(counts, sequences, strict=True):  # the prefill's token and the bonus token are none
+    for count, sequence in zip(
+        counts, sequences, strict=True
+    ):  # the prefill's token and the bonus token are none
         assert len(sequence.stats.candidates_by_position) <= max(count - 2, 0)
 
 
@@ -125,9 +127,7 @@ def test_requests_may_speculate_less_than_others_or_not_at_all(world, engine):
         for prompt, each in zip(PROMPTS, asked, strict=True)
     ]
     sequences = together(engine, *requests)
-    assert outputs(sequences) == [
-        world.alone(prompt, max_tokens=NUM_TOKENS).output_ids for prompt in PROMPTS
-    ]
+    assert outputs(sequences) == [world.alone(prompt, max_tokens=NUM_TOKENS).output_ids for prompt in PROMPTS]
     assert [each.stats.num_candidates for each in sequences if each.params.max_candidates == 0] == [0, 0]
     assert sequences[2].stats.num_candidates <= sequences[2].stats.num_passes
 
@@ -150,7 +150,7 @@ def test_texts_with_a_prefix_in_common_are_the_same_warm_and_cold(world, engine,
     first, second = shared + rest, [*shared, (rest[0] + 1) % VOCAB, *rest[1:]]
     third = first + world.alone(first, max_tokens=NUM_TOKENS).output_ids + [3]
     prompts = first, second, first, third
-    cold, other, warm, longer = sequences = [run(engine, each, max_tokens=NUM_TOKENS)[0] for each in prompts]
+    cold, _, warm, longer = sequences = [run(engine, each, max_tokens=NUM_TOKENS)[0] for each in prompts]
     assert outputs(sequences) == [world.alone(each, max_tokens=NUM_TOKENS).output_ids for each in prompts]
     reused = [each.stats.num_reused for each in sequences]
     length = num_shared + len(rest)

@@ -10,10 +10,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from support.acceptance_drafts import Draft, keyed_noise
 from support.engines import TestProposer, build, finish, run, with_proposer
-from support.table_model import table_checkpoint
+from support.table_model import logits_checkpoint
 from support.text_law import alarm, surprise
 
 from tspec.core.proposer import DraftBatch
@@ -65,11 +64,7 @@ class DrawingProposer(TestProposer):
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("table")
-    table_checkpoint(folder, {}, vocab=VOCAB)
-    file = folder / "model.safetensors"
-    tensors = load_file(file)
-    tensors["lm_head.weight"] = torch.from_numpy(TARGET.T / VOCAB**0.5).contiguous()  # a norm of one-hot rows
-    save_file(tensors, file, metadata={"format": "pt"})
+    logits_checkpoint(folder, TARGET)
     engine = build(folder, max_model_len=64)
     yield engine
     engine.close()
@@ -131,6 +126,25 @@ def test_filters_and_masks_are_those_of_the_target(engine):
             kept = [other for other in np.argsort(-TARGET[last]) if other != 1][:2]
             assert token in kept, (last, token)
         assert len(sequence.logprobs) == 20
+
+
+@pytest.mark.parametrize("form", DRAFTS)
+def test_prompts_that_go_along_in_ratio_passes_change_no_text(engine, form):
+    """Nor do the draws of rows that such a prompt takes over: each has as many candidates as alone."""
+    draft = Draft(NEAR, noise=keyed_noise, **DRAFTS[form])
+    prompts = [[0], [1, 2] * 10, [3], [2] * 30, [1, 3, 0]]
+    asked = [SamplingParams(temperature=1.0, seed=row, max_tokens=25) for row in range(len(prompts))]
+    engines = [with_proposer(engine, DrawingProposer(draft), node_budget=64 * len(prompts)) for _ in range(2)]
+    alone, together = [], []
+    for prompt, params in zip(prompts, asked, strict=True):
+        alone.append(engines[0].add(prompt, params))
+        finish(engines[0])
+        together.append(engines[1].add(prompt, params))
+        engines[1].step()
+    finish(engines[1])
+    assert any(name.startswith("ratio") and name.endswith("x32") for name in engines[1].metrics().passes)
+    for one, other in zip(alone, together, strict=True):
+        assert (one.output_ids, one.stats.num_accepted) == (other.output_ids, other.stats.num_accepted)
 
 
 def test_coupled_draws_are_not_tested_by_ratio(engine):

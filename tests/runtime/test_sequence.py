@@ -3,29 +3,15 @@
 Run: pytest tests/runtime/test_sequence.py
 """
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.sequences import sequence_of
 
-from tspec.core.sampling_params import SamplingParams
-from tspec.runtime.request_tables import make_tables
-from tspec.runtime.sequence import FinishReason, Sequence, SequenceStats
+from tspec.runtime.sequence import FinishReason, SequenceStats
 
 PROMPT = [5, 9, 5]
 TOKENS = st.lists(st.integers(0, 9), max_size=30)
-
-
-def sequence_of(max_tokens: int = 100, stops: tuple[int, ...] = ()) -> Sequence:
-    params = SamplingParams(max_tokens=max_tokens)
-    return Sequence(
-        prompt=np.array(PROMPT, np.int32),
-        params=params,
-        tables=make_tables(params, np.array(PROMPT), frozenset(stops), vocab_size=10),
-        stop_ids=frozenset(stops),
-        max_length=len(PROMPT) + max_tokens,
-        tokens=list(PROMPT),
-    )
 
 
 @settings(deadline=None)
@@ -37,7 +23,7 @@ def sequence_of(max_tokens: int = 100, stops: tuple[int, ...] = ()) -> Sequence:
 )
 def test_a_text_is_the_same_in_runs_of_any_length(text, lengths, max_tokens, stops):
     """Runs against one token at a time, both until they end."""
-    single, in_runs = (sequence_of(max_tokens, tuple(stops)) for _ in range(2))
+    single, in_runs = (sequence_of(PROMPT, max_tokens=max_tokens, stops=tuple(stops)) for _ in range(2))
     for token in text:
         if single.finish_reason is None:
             assert single.commit([token]) == 1
@@ -55,30 +41,30 @@ def test_a_text_is_the_same_in_runs_of_any_length(text, lengths, max_tokens, sto
 
 
 def test_a_stop_is_the_last_token_and_what_follows_is_dropped():
-    sequence = sequence_of(stops=(7,))
+    sequence = sequence_of(PROMPT, stops=(7,))
     assert sequence.commit([1, 7, 2, 7]) == 2
     assert sequence.output_ids == [1, 7]
     assert sequence.finish_reason is FinishReason.STOP
 
 
 def test_a_stop_in_the_prompt_ends_nothing():
-    sequence = sequence_of(stops=(5, 9))
+    sequence = sequence_of(PROMPT, stops=(5, 9))
     assert sequence.finish_reason is None
     sequence.commit([1])
     assert sequence.finish_reason is None
 
 
 def test_the_length_ends_a_text_and_a_stop_at_the_same_token_wins():
-    sequence = sequence_of(max_tokens=2, stops=(7,))
+    sequence = sequence_of(PROMPT, max_tokens=2, stops=(7,))
     sequence.commit([1, 2, 3])
     assert (sequence.output_ids, sequence.finish_reason) == ([1, 2], FinishReason.LENGTH)
-    sequence = sequence_of(max_tokens=2, stops=(7,))
+    sequence = sequence_of(PROMPT, max_tokens=2, stops=(7,))
     sequence.commit([1, 7, 3])
     assert (sequence.output_ids, sequence.finish_reason) == ([1, 7], FinishReason.STOP)
 
 
 def test_outputs_and_what_remains_are_counted_from_the_prompt():
-    sequence = sequence_of(max_tokens=5)
+    sequence = sequence_of(PROMPT, max_tokens=5)
     sequence.commit([1, 2])
     assert (sequence.num_output, sequence.num_remaining) == (2, 3)
     assert sequence.output_from(1) == [2]
@@ -87,7 +73,7 @@ def test_outputs_and_what_remains_are_counted_from_the_prompt():
 
 
 def test_times_are_those_of_the_first_and_the_last_token():
-    sequence = sequence_of(max_tokens=3)
+    sequence = sequence_of(PROMPT, max_tokens=3)
     assert sequence.stats.time_to_first_token_s is None
     assert sequence.stats.tokens_per_second is None
     sequence.commit([1])
@@ -103,7 +89,7 @@ def test_times_are_those_of_the_first_and_the_last_token():
 
 
 def test_the_speed_of_a_single_token_is_none():
-    sequence = sequence_of(max_tokens=1)
+    sequence = sequence_of(PROMPT, max_tokens=1)
     sequence.commit([1])
     assert sequence.stats.tokens_per_second is None
 

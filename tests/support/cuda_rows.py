@@ -36,7 +36,7 @@ class Operands:
     @property
     def outputs(self) -> int:
         """N: columns of the output, or V."""
-        return self.weight.shape[0] // (2 if self.kind == "norm_linear_silu_mul" else 1)
+        return self.weight.shape[0] // (2 if self.kind.endswith("silu_mul") else 1)
 
     def row(self, row: int) -> "Operands":
         """Row `row` of these, alone, after as many tokens; the whole tree stays for a sampled one, as its last node."""
@@ -55,7 +55,7 @@ def make_operands(
 ) -> Operands:
     """Operands whose outputs have the size of 1."""
     generator = torch.Generator().manual_seed(seed)
-    outputs = 2 * n if kind == "norm_linear_silu_mul" else n
+    outputs = 2 * n if kind.endswith("silu_mul") else n
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator)
@@ -98,38 +98,28 @@ def make_scratch(operands: Operands, tuned: Tuned) -> Scratch:
 def run_kernel(operands: Operands, tuned: Tuned = SMALL, scratch: Scratch | None = None) -> torch.Tensor:
     """Launch the kernel of `operands` once and return its output, which starts as NaN or -7."""
     each, scratch = operands, scratch or make_scratch(operands, tuned)
-    static = {"tuned": tuned, "scratch": scratch}
-    if each.kind == "norm_head_sample":
-        out = torch.full(each.x.shape[:2], -7, dtype=torch.int32)
-        head.norm_head_sample(
-            out, each.x, each.norm, each.weight, each.bias, *each.request, eps=EPS, **static
-        )
-        return out
-    dtype = torch.float32 if each.kind == "norm_head_logits" else each.x.dtype
-    out = torch.full((*each.x.shape[:2], each.outputs), float("nan"), dtype=dtype)
-    match each.kind:
-        case "norm_head_logits":
-            head.norm_head_logits(out, each.x, each.norm, each.weight, each.bias, eps=EPS, **static)
-        case "linear":
-            linear.linear(out, each.x, each.weight, each.bias, **static)
-        case "linear_add":
-            linear.linear_add(out, each.x, each.weight, each.bias, each.residual, **static)
-        case "norm_linear":
-            linear.norm_linear(out, each.x, each.norm, each.weight, each.bias, eps=EPS, **static)
-        case _:
-            linear.norm_linear_silu_mul(out, each.x, each.norm, each.weight, each.bias, eps=EPS, **static)
+    kind, lead = each.kind, each.x.shape[:2]
+    kernel = getattr(head if "head" in kind else linear, kind)
+    norm = (each.norm,) if kind.startswith("norm_") else ()
+    more = each.request if kind.endswith("sample") else (each.residual,) if kind == "linear_add" else ()
+    if kind.endswith("sample"):
+        out = torch.full(lead, -7, dtype=torch.int32)
+    else:
+        dtype = torch.float32 if "head" in kind else each.x.dtype
+        out = torch.full((*lead, each.outputs), float("nan"), dtype=dtype)
+    attrs = {"eps": EPS} if norm else {}
+    kernel(out, each.x, *norm, each.weight, each.bias, *more, **attrs, tuned=tuned, scratch=scratch)
     return out
 
 
 def expected(operands: Operands) -> torch.Tensor:
     """The answer of the references in float64, from the operands as they are stored."""
-    x, attrs = operands.x.double(), {"eps": EPS}
-    if operands.kind.startswith("norm_"):
+    x, kind, attrs = operands.x.double(), operands.kind, {"eps": EPS}
+    if kind.startswith("norm_"):
         (x,) = REFERENCES["rms_norm"](attrs, x, operands.norm)
-    kind = {"norm_linear_silu_mul": "linear_silu_mul", "norm_head_sample": "head_sample"}.get(operands.kind)
-    request = operands.request if kind == "head_sample" else ()
-    (out,) = REFERENCES[kind or "linear"](attrs, x, operands.weight, operands.bias, *request)
-    return out + operands.residual if operands.kind == "linear_add" else out
+        kind = kind.removeprefix("norm_")
+    more = operands.request if kind == "head_sample" else (operands.residual,) if kind == "linear_add" else ()
+    return REFERENCES[kind](attrs, x, operands.weight, operands.bias, *more)[0]
 
 
 def tolerance(operands: Operands) -> float:

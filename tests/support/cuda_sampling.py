@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from tspec.core.noise import TARGET, gumbel
-from tspec.kernels.cuda import edit_logits, kept, logprobs, sample
+from tspec.kernels.cuda import draw_draft, edit_logits, kept, logprobs, sample
 from tspec.kernels.cuda.launch import Scratch
 from tspec.kernels.reference import REFERENCES
 
@@ -58,6 +58,7 @@ def small_blocks(vocab_block: int = 16) -> Iterator[None]:
     with (
         patch.object(sample, "BLOCK", vocab_block),
         patch.object(edit_logits, "BLOCK", vocab_block),
+        patch.object(draw_draft, "BLOCK", vocab_block),
         patch.object(logprobs, "GROUPS", vocab_block),
     ):
         yield

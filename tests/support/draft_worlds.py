@@ -63,7 +63,9 @@ def random_target(folder: Path, **config: Any) -> transformers.PreTrainedModel:
     return tiny_checkpoint(folder, "llama", **settings)
 
 
-def noisy_copy(model: transformers.PreTrainedModel, folder: Path, spread: float = NOISE, seed: int = 1) -> Path:
+def noisy_copy(
+    model: transformers.PreTrainedModel, folder: Path, spread: float = NOISE, seed: int = 1
+) -> Path:
     """Write a model whose weights are those of another but for some noise."""
     noisy, generator = copy.deepcopy(model), torch.Generator().manual_seed(seed)
     with torch.no_grad():

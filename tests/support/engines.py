@@ -32,6 +32,8 @@ def with_proposer(
     max_num_seqs: int = 8,
     node_budget: int = 64,
     acceptance: str = "auto",
+    share_prefixes: bool = True,
+    mixes_prompts: bool = True,
 ) -> Engine:
     """An engine of its own on the same weights and KV memory. Use one of them at a time.
 
@@ -47,6 +49,8 @@ def with_proposer(
         max_candidates=max_candidates,
         node_budget=node_budget,
         acceptance=acceptance,
+        share_prefixes=share_prefixes,
+        mixes_prompts=mixes_prompts,
     )
 
 

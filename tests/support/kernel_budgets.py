@@ -10,21 +10,34 @@ from tspec.kernels.cuda.resources import ALIGNMENT, AotCase
 MAX_REGISTERS = {
     "linear": 144,
     "linear_add": 144,
+    "linear_silu_mul": 208,
     "norm_linear": 160,
     "norm_linear_silu_mul": 232,
     "norm_head_sample": 208,
     "norm_head_logits": 160,
+    "head_sample": 208,
+    "head_logits": 144,
     "choose": 80,
     "sample": 96,
     "edit_logits": 96,
     "find_kept": 128,  # as many as a thread of 16 warps can have
     "token_logprobs": 80,
+    "top_tokens": 80,
+    "draw_blocks": 96,
+    "write_law": 96,
     "accept_match": 64,
     "accept_ratio": 144,
     "rope_attention": 512,  # gfx942 has as many a thread with two waves a SIMD; elsewhere spills are the limit
     "kv_commit": 208,
     "embed": 48,
     "last_row": 48,
+    "parent_rows": 48,
+    "concat": 48,
+    "silu_add": 48,
+    "rms_norm": 96,
+    "keep_features": 48,
+    "read_features": 48,
+    "expand_tree": 128,
 }
 """By the first word of a case's name. A family without a line here fails."""
 

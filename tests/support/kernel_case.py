@@ -85,14 +85,23 @@ class Maker:
         return {"temperature": np.array(temperature, np.float32), "seed": seeds}
 
     def caches(
-        self, inputs: dict[str, np.ndarray], num_kv_heads: int, head_dim: int, dtype: DType, layers: int = 1
+        self,
+        inputs: dict[str, np.ndarray],
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: DType,
+        layers: int = 1,
+        slots: Sequence[range] | None = None,
     ):
-        """Keys and values at each sequence's slots up to its last node, NaN at all others."""
+        """Keys and values at `slots` of each sequence, else at those up to its last node; NaN at all others."""
         table = inputs["block_table"]
         shape = (table.size, num_kv_heads, BLOCK_TOKENS, head_dim)
         written = torch.zeros(table.size, BLOCK_TOKENS, dtype=torch.bool)
-        for row, (prefix, count) in enumerate(zip(inputs["prefix_len"], inputs["num_nodes"], strict=True)):
-            for slot in range(prefix + count if count else 0):
+        if slots is None:
+            both = zip(inputs["prefix_len"], inputs["num_nodes"], strict=True)
+            slots = [range(prefix + count if count else 0) for prefix, count in both]
+        for row, places in enumerate(slots):
+            for slot in places:
                 written[table[row, slot // BLOCK_TOKENS], slot % BLOCK_TOKENS] = True
         names = [f"{side}_cache.{layer}" for layer in range(layers) for side in "kv"]
         nothing = torch.tensor(torch.nan).to(TORCH_DTYPES[dtype])

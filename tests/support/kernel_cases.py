@@ -6,6 +6,7 @@ from support.attention_cases import ATTENTION_CASES
 from support.cache_cases import CACHE_CASES
 from support.cpu_pass import Case, dense, is_padded, run_on_cpu, run_references
 from support.draft_cases import DRAFT_CASES
+from support.level_cases import LEVEL_CASES
 from support.product_cases import PRODUCT_CASES
 from support.row_cases import ROW_CASES
 from support.sampling_cases import SAMPLING_CASES, kept_tokens
@@ -14,7 +15,7 @@ from support.tolerance import TOLERANCES
 from tspec.core.dtypes import DType
 
 KERNEL_CASES = [
-    *ROW_CASES, *SAMPLING_CASES, *PRODUCT_CASES, *CACHE_CASES, *ATTENTION_CASES, *DRAFT_CASES,
+    *ROW_CASES, *SAMPLING_CASES, *PRODUCT_CASES, *CACHE_CASES, *ATTENTION_CASES, *LEVEL_CASES, *DRAFT_CASES,
 ]  # fmt: skip
 
 THREADS = (1, 3)

@@ -49,6 +49,7 @@ def make_layer(
     dtype: torch.dtype = torch.float32,
     norms: bool = False,
     window: int | None = None,
+    first_slot: int = 0,
     seed: int = 0,
 ) -> Layer:
     """Shuffled block tables; every slot from prefix_len on holds NaN, so that reading one shows."""
@@ -65,14 +66,8 @@ def make_layer(
     caches = [normal(batch * max_blocks, num_kv_heads, BLOCK_TOKENS, head_dim).to(dtype) for _ in "kv"]
     for cache in caches:
         spoil(cache, table, prefixes)
-    attrs = {
-        "head_dim": head_dim,
-        "num_heads": group * num_kv_heads,
-        "num_kv_heads": num_kv_heads,
-        "eps": 1e-6,
-        "scale": head_dim**-0.5,
-        "window": window,
-    }
+    attrs = {"head_dim": head_dim, "num_heads": group * num_kv_heads, "num_kv_heads": num_kv_heads}
+    attrs |= {"eps": 1e-6, "scale": head_dim**-0.5, "window": window, "first_slot": first_slot}
     angles = normal(POSITIONS, head_dim // 2) * 3
     qkv = normal(batch, nodes, (group + 2) * num_kv_heads * head_dim).to(dtype)
     lines = torch.from_numpy(ancestors), torch.from_numpy(depth)
@@ -134,6 +129,26 @@ def hold(layer: Layer, tuned: AttentionTuned) -> None:
         kept = (want == before) | (want.isnan() & before.isnan())
         bits = torch.int32 if found.dtype is torch.float32 else torch.int16
         assert torch.equal(found.view(bits)[kept], before.view(bits)[kept])
+
+
+def level_of(layer: Layer, caches: Sequence[torch.Tensor], start: int, width: int) -> Layer:
+    """Nodes [start, start + width) of a tree alone, those before them in the caches; padded to the width."""
+    batch = len(layer.qkv)
+
+    def cut(tensor: torch.Tensor) -> torch.Tensor:
+        some = tensor[:, start : start + width]
+        padding = torch.full((batch, width - some.shape[1], *some.shape[2:]), -7, dtype=some.dtype)
+        return torch.cat([some, padding], dim=1)
+
+    return replace(
+        layer,
+        qkv=cut(layer.qkv),
+        caches=tuple(caches),
+        ancestors=cut(layer.ancestors),
+        depth=cut(layer.depth),
+        num_nodes=(layer.num_nodes - start).clamp(0, width),
+        attrs=layer.attrs | {"first_node": start},
+    )
 
 
 def root_alone(layer: Layer, caches: Sequence[torch.Tensor], row: int, node: int) -> Layer:

@@ -7,5 +7,7 @@ the file and the tensor or key. Builds no graph and runs no model.
     index       a folder: one file or many shards
     weights     tensors as memory-mapped views; are they the tensors the model needs?
     hf_config   `config.json` into `tspec.core.config.ModelConfig`
+    heads       draft heads, EAGLE and Medusa, in all published layouts
+    vocabulary  does a draft model speak the target's tokens?
     demo_model  SmolLM2-135M-Instruct as a checkpoint folder
 """

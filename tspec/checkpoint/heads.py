@@ -22,7 +22,7 @@ from tspec.checkpoint.json_object import read_object, shown
 from tspec.checkpoint.medusa_config import is_medusa, read_medusa
 from tspec.checkpoint.weights import Described, account_tensors
 from tspec.core.config import ModelConfig
-from tspec.core.errors import CheckpointError
+from tspec.core.errors import CheckpointError, ConfigError
 from tspec.core.head_config import EagleConfig, HeadFormat, MedusaConfig
 
 HeadConfig = EagleConfig | MedusaConfig
@@ -73,7 +73,8 @@ def open_head(folder: str | Path, target: ModelConfig | None, layer_offset: int 
     target        the model it has to fit; None checks the head by itself, and leaves aux_layers empty where the file
                   names none
     layer_offset  added to the ids of the target's layers, to try the other convention
-    Errors        CheckpointError naming file and key or tensor for whatever is not a head of this target
+    Errors        CheckpointError naming file and key or tensor for whatever is not a head of this target; ConfigError
+                  for a layer_offset where the head reads no layers
     Cost          reads config.json, headers and names; no weights
     """
     folder = Path(folder)
@@ -92,8 +93,11 @@ def open_head(folder: str | Path, target: ModelConfig | None, layer_offset: int 
         _warn_of_other_target(path, head.raw.speculators_config, target)
         if target is not None and config.format is HeadFormat.EAGLE3:
             _check_fc(folder, config, names)
+    if layer_offset and config.format is not HeadFormat.EAGLE3:
+        need = "0, for a head that is not EAGLE-3: it reads the target's last hidden state"
+        raise ConfigError("layer_offset", got=layer_offset, need=need, fix="Leave it out.")
     shapes = head_tensors(_with_layers(config))
-    stored = shapes | _whole_heads(config, names)
+    stored = {name: _stored(config, names.get(name), shape) for name, shape in shapes.items()}
     account_tensors(str(file), names, stored, ignored=HARMLESS, integers=MAPS)
     return HeadCheckpoint(folder, config, {name: names[name] for name in shapes}, shapes, source)
 
@@ -131,14 +135,16 @@ def _with_layers(config: HeadConfig) -> HeadConfig:
     return replace(config, aux_layers=(0, 0, 0))
 
 
-def _whole_heads(config: HeadConfig, names: Mapping[str, Described]) -> dict[str, tuple[int, ...]]:
-    """Medusa's output layers that have a row for each of the target's ids, although `token_map` takes some alone."""
-    if isinstance(config, EagleConfig):
-        return {}
-    whole = (config.target_vocab_size, config.hidden_size)
-    return {
-        name: whole for name, each in names.items() if name.startswith("lm_heads.") and each.shape == whole
-    }
+def _stored(config: HeadConfig, entry: Described | None, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that a tensor has in the file: Medusa's output layers may have rows that `token_map` leaves out."""
+    if (
+        isinstance(config, MedusaConfig)
+        and entry is not None
+        and shape == (config.num_logits, config.hidden_size)
+    ):
+        whole = (config.target_vocab_size, config.hidden_size)
+        return whole if entry.shape == whole else shape
+    return shape
 
 
 def _check_fc(folder: Path, config: EagleConfig, names: Mapping[str, Described]) -> None:

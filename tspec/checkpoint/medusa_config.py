@@ -38,13 +38,15 @@ def read_medusa(
     raw = parse_raw(RawMedusa, data, str(path))
     if raw.logit_scale not in (None, 1):
         raise _bad(path, "key 'logit_scale'", raw.logit_scale, "1")
-    found_heads, found_blocks = _count(names, r"lm_heads\.(\d+)\."), _count(names, r"blocks\.0\.(\d+)\.")
-    if raw.original_lm_head:
-        found_heads = _count(names, r"blocks\.(\d+)\.")
-    num_heads = _num_heads(path, raw, found_heads)
-    num_layers = next(
-        (n for n in (raw.medusa_num_layers, raw.num_hidden_layers) if n is not None), found_blocks
+    found_heads, found_blocks = (
+        _count(names, r"lm_heads\.(\d{1,3})\."),
+        _count(names, r"blocks\.0\.(\d{1,3})\."),
     )
+    if raw.original_lm_head:
+        found_heads = _count(names, r"blocks\.(\d{1,3})\.")
+    num_heads = _num_heads(path, raw, found_heads)
+    # beside the authors' keys, num_hidden_layers is the target's
+    says_blocks = raw.num_hidden_layers if raw.medusa_num_heads is None else raw.medusa_num_layers
     vocab, hidden = _sizes(path, raw, names, target)
     token_map = names.get(TOKEN_MAP)
     truncated = token_map.shape[0] if token_map is not None and token_map.shape else None
@@ -54,7 +56,7 @@ def read_medusa(
     has_bias = "blocks.0.0.bias" in names
     return MedusaConfig(
         num_heads=num_heads,
-        num_layers=num_layers,
+        num_layers=found_blocks if says_blocks is None else says_blocks,
         hidden_size=hidden,
         target_vocab_size=vocab,
         has_bias=has_bias if raw.medusa_fc_bias is None else raw.medusa_fc_bias,

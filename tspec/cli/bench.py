@@ -59,6 +59,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--no-chat", action="store_true", help="give the prompts to the model as they are")
     parser.add_argument("--max-tokens", type=int, default=128)
     options.add_sampling_options(parser)
+    options.add_method_option(parser)
     options.add_speculative_options(parser)
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     return parser
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
             "--max-tokens", got=args.max_tokens, need="at least 2", fix="Raise it: one token has no pace."
         )
     prompts = read_prompts(args.prompts) if args.prompts else list(PROMPTS)
-    config = options.speculative_config(args, "ngram")
+    config = options.speculative_config(args)
     params = SamplingParams(max_tokens=args.max_tokens, **options.sampling_fields(args))
     from tspec.llm import LLM  # slow to import, and wrong usage should not wait for it
 

@@ -20,6 +20,7 @@ from tspec.progress import progress_bar
 if TYPE_CHECKING:
     from tspec.llm import LLM, Result
     from tspec.runtime.metrics import EngineMetrics
+    from tspec.runtime.speed_up import RoundTimes
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """Check everything that costs nothing first, then load the model and decode."""
     fields = options.sampling_fields(args) | {"max_tokens": args.max_tokens, "ignore_eos": args.ignore_eos}
     params = SamplingParams(logprobs=args.logprobs, **fields)
-    speculative = options.speculative_config(args, args.speculative)
+    speculative = options.speculative_config(args)
     text = _read_prompt(args)
     from tspec.llm import LLM  # slow to import, and wrong usage should not wait for it
 
@@ -136,6 +137,7 @@ def _as_json(result: "Result") -> dict[str, Any]:
                 for field in dataclasses.fields(stats)
                 if _is_count(field.name)
             },
+            "rounds": _rounds(stats.rounds),
             "tokens_per_second": stats.tokens_per_second,
             "tokens_per_pass": stats.tokens_per_pass,
             "acceptance_rate": stats.acceptance_rate,
@@ -146,7 +148,16 @@ def _as_json(result: "Result") -> dict[str, Any]:
 
 
 def _is_count(name: str) -> bool:
-    return not name.endswith("_s")
+    return not name.endswith("_s") and name != "rounds"
+
+
+def _rounds(rounds: "RoundTimes") -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(rounds),
+        "cost_ratio": rounds.cost_ratio,
+        "expected_speed_up": rounds.expected_speed_up,
+        "measured_speed_up": rounds.measured_speed_up,
+    }
 
 
 def stats_table(result: "Result", metrics: "EngineMetrics") -> Table:
@@ -173,6 +184,9 @@ def stats_table(result: "Result", metrics: "EngineMetrics") -> Table:
             )
         )
         or "-",
+        "drafting / verifying": _number(stats.rounds.cost_ratio, "{:.2f} of the time"),
+        "speed-up of rounds with candidates": f"{_number(stats.rounds.measured_speed_up, '{:.2f}x')} measured, "
+        f"{_number(stats.rounds.expected_speed_up, '{:.2f}x')} expected",
         "preemptions": stats.num_preemptions,
         "passes": ", ".join(f"{key}: {count}" for key, count in metrics.passes.items()) or "-",
     }

@@ -1,8 +1,13 @@
-"""`tspec inspect CHECKPOINT`: the graph, the fused graph, or the plan that would run. Reads no weights."""
+"""`tspec inspect CHECKPOINT`: the graph, the fused graph, or the plan that would run; of a head, what it is.
+
+Reads no weights.
+"""
 
 import argparse
 import re
+from pathlib import Path
 
+from tspec.checkpoint.head_kind import is_head
 from tspec.checkpoint.hf_config import read_config
 from tspec.cli import options
 from tspec.core.dtypes import DType
@@ -19,7 +24,7 @@ from tspec.models import build_graph
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Declare the subcommand."""
-    parser = subparsers.add_parser("inspect", help="print the graph or the plan of a checkpoint")
+    parser = subparsers.add_parser("inspect", help="print the graph or the plan of a checkpoint, or a head")
     options.add_checkpoint(parser)
     parser.add_argument("--stage", choices=("graph", "fused", "plan"), default="plan")
     parser.add_argument(
@@ -32,11 +37,37 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--device", choices=sorted(DEVICES), default="cpu", help="whose roofline (default: cpu)"
     )
+    parser.add_argument("--target", type=Path, help="of a head: the checkpoint that it has to fit")
+    parser.add_argument(
+        "--layer-offset",
+        type=int,
+        default=0,
+        help="of a head: added to the layers whose hidden states it reads",
+    )
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="of an EAGLE-3 head: decode with it and --target, and say which layers it was trained on",
+    )
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one stage."""
+    """Print one stage, or what is known of a head."""
+    if is_head(args.checkpoint):
+        from tspec.cli.inspect_head import print_head  # loads torch
+
+        print_head(args.checkpoint, args.target, args.layer_offset)
+        if args.calibrate:
+            _calibrate(args.checkpoint, args.target)
+        return 0
+    for option, is_given in (
+        ("--target", args.target is not None),
+        ("--layer-offset", args.layer_offset != 0),
+    ):
+        if is_given:
+            fix = f"Leave out {option}, or pass the folder of a head."
+            raise ConfigError(option, got=f"{args.checkpoint}, a whole model", need="a head", fix=fix)
     bucket = parse_bucket(args.bucket)
     config = read_config(args.checkpoint)
     _check_context(args.context, context_limit(config))
@@ -52,6 +83,14 @@ def run(args: argparse.Namespace) -> int:
     plan = lower(fused, bucket, max_model_len=context_limit(config), context=args.context)
     print(render(plan, find_device(args.device)))
     return 0
+
+
+def _calibrate(head: Path, target: Path | None) -> None:
+    if target is None:
+        raise ConfigError("--calibrate", got="no --target", need="the head's target", fix="Pass --target.")
+    from tspec.cli.calibrate import calibrate  # loads torch
+
+    calibrate(head, target)
 
 
 def parse_bucket(text: str) -> Bucket:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tspec.core.errors import ConfigError
-from tspec.core.speculative_config import METHODS, OCCURRENCES, SpeculativeConfig
+from tspec.core.speculative_config import METHODS, OCCURRENCES, SAMPLE_METHODS, SpeculativeConfig
 
 _DEFAULTS = SpeculativeConfig()
 
@@ -32,11 +32,40 @@ def add_speculative_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt-lookup-min", type=int, default=_DEFAULTS.prompt_lookup_min)
     parser.add_argument("--prompt-lookup-max", type=int, default=_DEFAULTS.prompt_lookup_max)
     parser.add_argument("--occurrence", choices=OCCURRENCES, default=_DEFAULTS.occurrence)
+    parser.add_argument(
+        "--speculative-model",
+        type=Path,
+        metavar="PATH",
+        help="folder of a draft model, or of EAGLE or Medusa heads: proposes with it",
+    )
+    parser.add_argument("--draft-depth", type=int, help="levels of the candidate tree (default: by its size)")
+    parser.add_argument(
+        "--draft-top-k",
+        type=int,
+        default=_DEFAULTS.draft_top_k,
+        help="candidates of each node; 1 proposes a chain (default)",
+    )
+    parser.add_argument(
+        "--draft-sample-method",
+        choices=SAMPLE_METHODS,
+        default=_DEFAULTS.draft_sample_method,
+        help="a model's likeliest tokens (default), or drawn ones",
+    )
+    parser.add_argument(
+        "--aux-layer-offset",
+        type=int,
+        default=_DEFAULTS.aux_layer_offset,
+        help="-1 or 1 tries other layers of the target for an EAGLE-3 head",
+    )
 
 
 def add_method_option(parser: argparse.ArgumentParser) -> None:
     """Which proposer runs."""
-    parser.add_argument("--speculative", choices=METHODS, default="ngram", help="proposer (default: ngram)")
+    parser.add_argument(
+        "--speculative",
+        choices=METHODS,
+        help="proposer (default: ngram; with --speculative-model what the folder holds)",
+    )
 
 
 SAMPLING_FIELDS: Mapping[str, tuple[type, str]] = {
@@ -66,11 +95,24 @@ def sampling_fields(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def speculative_config(args: argparse.Namespace, method: str) -> SpeculativeConfig:
-    """The configuration that the options ask for."""
+def speculative_config(args: argparse.Namespace) -> SpeculativeConfig:
+    """The configuration that the options ask for. Without a method, what the folder of a model holds decides.
+
+    Errors: ConfigError and CheckpointError for a --speculative-model that is neither a model nor a head
+    """
+    method = args.speculative
+    if method is None and args.speculative_model is not None:
+        from tspec.build_draft import method_of  # imports torch, which wrong usage should not wait for
+
+        method = method_of(args.speculative_model)
     return SpeculativeConfig(
-        method=method,
+        method=method or "ngram",
+        model=args.speculative_model,
         num_speculative_tokens=args.num_speculative_tokens,
+        draft_depth=args.draft_depth,
+        draft_top_k=args.draft_top_k,
+        draft_sample_method=args.draft_sample_method,
+        aux_layer_offset=args.aux_layer_offset,
         prompt_lookup_min=args.prompt_lookup_min,
         prompt_lookup_max=args.prompt_lookup_max,
         occurrence=args.occurrence,

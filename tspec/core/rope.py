@@ -60,6 +60,12 @@ def context_limit(config: ModelConfig) -> int:
     return config.max_position
 
 
+def describe_rope(rope: RopeConfig) -> str:
+    """The kind of a rotation and its numbers, for people."""
+    factor = "" if rope.kind is RopeKind.DEFAULT else f", factor {rope.factor:g}"
+    return f"{rope.kind.value}, base {rope.base:g}{factor}"
+
+
 def _frequencies(rope: RopeConfig, head_dim: int) -> np.ndarray:
     """Radians a position, float32 [head_dim / 2], for the kinds where they are the same at every position."""
     frequencies = np.float32(1) / _powers(np.float32(rope.base), head_dim)

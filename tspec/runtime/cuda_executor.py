@@ -13,7 +13,7 @@ from tspec.core.errors import CaptureError, ConfigError
 from tspec.graph.plan import Bucket
 from tspec.kernels.cuda.store import read_table
 from tspec.kernels.cuda.tuned import architecture_of, can_launch_early
-from tspec.runtime.cuda_bind import DeviceModel, DevicePlan, bind_device_plan
+from tspec.runtime.cuda_bind import LIVE_NODES, DeviceModel, DevicePlan, bind_device_plan
 from tspec.runtime.device_memory import SharedMemory
 from tspec.runtime.inputs import PassInputs, PlanMaker, fill_inputs
 
@@ -48,6 +48,7 @@ def device_model(
     weights: Mapping[str, torch.Tensor],
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
+    features: torch.Tensor | None = None,
 ) -> DeviceModel:
     """What the buckets of a model share on a CUDA device, with what tuning found for it, read here once.
 
@@ -55,7 +56,7 @@ def device_model(
     kernels becomes a programmatic one; the first has no kernel before it, and starts when the replay does.
     """
     table = read_table(torch.cuda.get_device_name(device), arch)
-    return DeviceModel(device, arch, weights, k_cache, v_cache, table, can_launch_early(arch))
+    return DeviceModel(device, arch, weights, k_cache, v_cache, table, can_launch_early(arch), features)
 
 
 class CudaExecutor:
@@ -159,8 +160,9 @@ class CudaExecutor:
         bound = self.bind(kind, bucket)
         if self._pool is None:
             return
-        nodes = bound.inputs.arrays["num_nodes"].copy()
-        bound.inputs.tensors["num_nodes"].zero_()  # passes of no sequences: they write no KV
+        counts = [name for name in LIVE_NODES.values() if name in bound.inputs.tensors]
+        for name in counts:
+            bound.inputs.tensors[name].zero_()  # passes of no sequences: they write no KV
         stream = torch.cuda.Stream(self._model.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self._model.device))
         graph = torch.cuda.CUDAGraph()
@@ -171,7 +173,8 @@ class CudaExecutor:
             with torch.cuda.graph(graph, pool=self._pool, stream=stream):
                 bound.launch()
         torch.cuda.current_stream(self._model.device).wait_stream(stream)
-        bound.inputs.tensors["num_nodes"].copy_(torch.from_numpy(nodes))
+        for name in counts:
+            bound.inputs.tensors[name].copy_(torch.from_numpy(bound.inputs.arrays[name]))
         self._graphs[kind, bucket] = graph
 
 

@@ -8,7 +8,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Mapping
 from collections.abc import Sequence as List
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, zip_longest
 from typing import Any
 
@@ -16,6 +16,7 @@ from tspec.core.tree import MAX_NODES, NO_PARENT, CandidateTrees
 from tspec.graph.plan import Bucket
 from tspec.runtime.scheduler import Scheduler
 from tspec.runtime.sequence import FinishReason, Sequence
+from tspec.runtime.speed_up import RoundTimes
 
 BOUNDS_S = (
     0.001,
@@ -84,6 +85,7 @@ class EngineMetrics:
     num_candidates          candidates in them that were really there, whatever the limit was
     candidates_by_position  trees with a candidate at depth 1, 2, …
     accepted_by_position    trees of which a candidate at depth 1, 2, … was accepted, be it behind a stop
+    rounds                  what rounds with candidates took, and the speed-up that follows
     passes                  passes that ran, by kind and bucket: `all 4x16`
     queue_s                 from a request to its first KV blocks
     time_to_first_token_s   from a request to its first token
@@ -108,6 +110,7 @@ class EngineMetrics:
     num_candidates: int = 0
     candidates_by_position: tuple[int, ...] = ()
     accepted_by_position: tuple[int, ...] = ()
+    rounds: RoundTimes = field(default_factory=RoundTimes)
     passes: Mapping[str, int] = field(default_factory=dict)
     queue_s: Durations = Durations()
     time_to_first_token_s: Durations = Durations()
@@ -167,6 +170,8 @@ def _since(name: str, later: EngineMetrics, earlier: EngineMetrics) -> Any:
         return {key: count - old.get(key, 0) for key, count in new.items()}
     if isinstance(new, tuple):
         return _minus(new, old)
+    if isinstance(new, RoundTimes):
+        return new.since(old)
     if isinstance(new, Durations):
         return Durations(_minus(new.counts, old.counts), new.total_s - old.total_s)
     return new - old
@@ -203,6 +208,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.num_prefilled = 0
+        self.rounds = RoundTimes()
         self._start_s = time.perf_counter()
         self._requests = {reason.value: 0 for reason in FinishReason}
         self._num_prompt_tokens = self._num_emitted = self._num_from_prefill = 0
@@ -267,6 +273,7 @@ class Counters:
             num_candidates=self._num_candidates,
             candidates_by_position=tuple(candidates),
             accepted_by_position=tuple(accepted + [0] * (len(candidates) - len(accepted))),
+            rounds=replace(self.rounds),
             passes={f"{kind} {bucket}": count for (kind, bucket), count in self._passes.copy().items()},
             queue_s=self._queue.read(),
             time_to_first_token_s=self._first.read(),

@@ -21,6 +21,14 @@ class Chunk(NamedTuple):
     num_tokens: int
 
 
+class _Entry(NamedTuple):
+    """A place in the queue. No two have the same arrival, so that sequences are never compared."""
+
+    priority: int
+    arrival: int
+    sequence: Sequence
+
+
 class Scheduler:
     """Sequences that wait, by priority and then in the order in which they came, and those that run.
 
@@ -28,9 +36,7 @@ class Scheduler:
     sequence that came last among those of the least priority gives its blocks back, waits again, and is computed anew
     later.
 
-    prefill_alone   prompt tokens that a step takes while nothing decodes
-    prefill_beside  prompt tokens that a step takes beside decoding: so many cost about as much as a round of decoding
-    on_start        called with a sequence that has got a slot, on_stop with a slot that is given back
+    on_start   called with a sequence that has got a slot, on_stop with a slot that is given back
     """
 
     def __init__(
@@ -38,30 +44,27 @@ class Scheduler:
         kv: KvBlocks,
         *,
         max_num_seqs: int,
-        prefill_alone: int,
-        prefill_beside: int,
         on_start: Callable[[Sequence], None],
         on_stop: Callable[[int], None],
     ) -> None:
         self.kv = kv
         self.running: list[Sequence] = []
         self.num_preemptions = 0
-        self._prefill_alone = prefill_alone
-        self._prefill_beside = prefill_beside
         self._on_start, self._on_stop = on_start, on_stop
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
-        self._queue: list[tuple[int, int, Sequence]] = []
+        self._queue: list[_Entry] = []
+        self._waiting: dict[Sequence, _Entry] = {}
         self._num_added = 0
 
     @property
     def num_waiting(self) -> int:
         """Sequences without a slot."""
-        return len(self._queue)
+        return len(self._waiting)
 
     @property
     def waiting(self) -> list[Sequence]:
         """Sequences without a slot, the next one first."""
-        return [sequence for _, _, sequence in sorted(self._queue, key=lambda entry: entry[:2])]
+        return [entry.sequence for entry in sorted(self._waiting.values())]
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait for its turn."""
@@ -70,16 +73,14 @@ class Scheduler:
         self._wait(sequence)
 
     def remove(self, sequence: Sequence) -> bool:
-        """Forget a sequence, wherever it is; False if it is nowhere."""
+        """Forget a sequence, wherever it is; False if it is nowhere. Cost: no more where many wait."""
+        if sequence in self._waiting:
+            self._leave_queue(sequence)
+            return True
         if sequence in self.running:
             self._stop(sequence)
             return True
-        left = [entry for entry in self._queue if entry[2] is not sequence]
-        was_waiting = len(left) < len(self._queue)
-        if was_waiting:
-            self._queue = left
-            heapq.heapify(self._queue)
-        return was_waiting
+        return False
 
     def admit(self) -> None:
         """Give slots to waiting sequences in their order, while the pool can hold the texts that they start with.
@@ -87,8 +88,7 @@ class Scheduler:
         No sequence overtakes one that came before it and needs more: none waits for ever.
         """
         owed = sum(self._num_owed(each) for each in self.running)
-        while self._queue and self._free_slots:
-            sequence = self._queue[0][2]
+        while self._free_slots and (sequence := self._next()) is not None:
             shared = self.kv.match(sequence.tokens) if sequence.may_reuse else []
             # Shared blocks may be resting ones, which count as free; each running sequence may soon need a block.
             need = blocks_for(len(sequence.tokens) + 1)
@@ -96,18 +96,20 @@ class Scheduler:
                 return
             owed += need - len(shared)
             heapq.heappop(self._queue)
+            self._leave_queue(sequence)
             self._start(sequence)
 
-    def prefill_chunks(self) -> list[Chunk]:
+    def prefill_chunks(self, budget: int, *, leaves_roots: bool) -> list[Chunk]:
         """The chunks of prompts that the next pass takes; their slots are there. All of one kind of pass.
 
         Of several sequences that need the same block of the same text, the first computes it and the others wait.
+
+        budget        tokens of all chunks together
+        leaves_roots  whether the last token of each prompt is left to be a root: then `decoding` has the sequence
         """
-        prefilling = [each for each in self.running if each.is_prefilling]
-        budget = self._prefill_beside if len(prefilling) < len(self.running) else self._prefill_alone
         chunks: list[Chunk] = []
         keys = set()
-        for sequence in prefilling:
+        for sequence in [each for each in self.running if each.is_prefilling]:
             if sequence.slot < 0:  # gave its blocks to one before it
                 continue
             if chunks and sequence.is_scored != chunks[0].sequence.is_scored:
@@ -120,19 +122,18 @@ class Scheduler:
             if key is not None and key in keys:
                 continue
             keys.add(key)
-            count = min(MAX_NODES, sequence.num_prefilled - sequence.prefix_len, budget)
+            end = len(sequence.tokens) - 1 if leaves_roots else sequence.num_prefilled
+            count = min(MAX_NODES, end - sequence.prefix_len, budget)
             if count > 0 and self._grow(sequence, sequence.prefix_len + count):
                 chunks.append(Chunk(sequence, count))
                 budget -= count
-        held = [(sequence, min(count, _num_open(sequence))) for sequence, count in chunks]
-        return [Chunk(sequence, count) for sequence, count in held if count > 0]
+        return held_chunks(chunks)
 
-    def reserve(self, nodes: List[int]) -> list[int]:
+    def reserve(self, decoding: List[Sequence], nodes: List[int]) -> list[int]:
         """Get the slots that each decoding sequence's tree of up to so many nodes needs; returns nodes that there are.
 
-        0 for a sequence that had to give its blocks back.
+        0 for a sequence that had to give its blocks back. What chunks got before may be gone then: `held_chunks`.
         """
-        decoding = self.decoding()
         granted = []
         for sequence, most in zip(decoding, nodes, strict=True):
             if sequence.slot < 0:
@@ -144,9 +145,30 @@ class Scheduler:
         # What was given first may have been taken back for a sequence behind.
         return [min(count, _num_open(each)) for count, each in zip(granted, decoding, strict=True)]
 
+    @property
+    def is_decoding(self) -> bool:
+        """Whether the prompt of a running sequence is done."""
+        return any(not each.is_prefilling for each in self.running)
+
     def decoding(self) -> list[Sequence]:
-        """The running sequences whose text is in the KV cache but for its newest token."""
-        return [each for each in self.running if not each.is_prefilling]
+        """The running sequences whose text is in the KV cache but for its newest token, which can be a root."""
+        return [each for each in self.running if each.prefix_len == len(each.tokens) - 1]
+
+    def _next(self) -> Sequence | None:
+        """The waiting sequence whose turn it is."""
+        while self._queue and not self._is_live(self._queue[0]):
+            heapq.heappop(self._queue)
+        return self._queue[0].sequence if self._queue else None
+
+    def _leave_queue(self, sequence: Sequence) -> None:
+        """Let a sequence wait no more. Its entry stays where it is until its turn comes, or most entries are such."""
+        del self._waiting[sequence]
+        if len(self._queue) > 2 * len(self._waiting):
+            self._queue = list(self._waiting.values())
+            heapq.heapify(self._queue)
+
+    def _is_live(self, entry: _Entry) -> bool:
+        return self._waiting.get(entry.sequence) is entry
 
     def _start(self, sequence: Sequence) -> None:
         table = self.kv.start(sequence.tokens, reuse=sequence.may_reuse)
@@ -166,12 +188,13 @@ class Scheduler:
             self.kv.shrink(_table(other), other.prefix_len + 1)
         while not self.kv.grow(table, num_slots):
             last = max(self.running, key=lambda each: (each.priority, each.arrival))
-            self._preempt(last)
+            self.preempt(last)
             if last is sequence:
                 return False
         return True
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def preempt(self, sequence: Sequence) -> None:
+        """Take back all that a running sequence holds; it waits in its old place, and is computed anew later."""
         self._stop(sequence)
         if sequence.is_scored:  # its passes come again, and give these again
             sequence.prompt_logprobs.clear()
@@ -180,7 +203,9 @@ class Scheduler:
         self._wait(sequence)
 
     def _wait(self, sequence: Sequence) -> None:
-        heapq.heappush(self._queue, (sequence.priority, sequence.arrival, sequence))
+        entry = _Entry(sequence.priority, sequence.arrival, sequence)
+        self._waiting[sequence] = entry
+        heapq.heappush(self._queue, entry)
 
     def _stop(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
@@ -198,6 +223,9 @@ class Scheduler:
     def check(self, others: Iterable[Sequence] = ()) -> None:
         """Assert what holds between steps. For tests."""
         self.kv.check()
+        live = [entry for entry in self._queue if self._is_live(entry)]
+        assert sorted(live) == sorted(self._waiting.values()) and len(self._queue) <= 2 * len(live)
+        assert self._waiting.keys().isdisjoint(self.running)
         slots = [each.slot for each in self.running]
         assert sorted(slots + self._free_slots) == list(range(len(slots) + len(self._free_slots)))
         for sequence in (*self.waiting, *others):
@@ -205,6 +233,12 @@ class Scheduler:
         for sequence in self.running:
             assert sequence.finish_reason is None
             assert _table(sequence).num_committed == sequence.prefix_len
+
+
+def held_chunks(chunks: List[Chunk]) -> list[Chunk]:
+    """What is left of chunks after slots were taken back for others."""
+    held = [(sequence, min(count, _num_open(sequence))) for sequence, count in chunks]
+    return [Chunk(sequence, count) for sequence, count in held if count > 0]
 
 
 def _table(sequence: Sequence) -> BlockTable:

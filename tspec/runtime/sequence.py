@@ -11,6 +11,7 @@ from tspec.core.sampling import NO_TOKEN, TokenLogprobs
 from tspec.core.sampling_params import SamplingParams
 from tspec.runtime.kv_blocks import BlockTable
 from tspec.runtime.request_tables import RequestTables
+from tspec.runtime.speed_up import RoundTimes
 from tspec.runtime.text import OutputText
 
 
@@ -29,6 +30,7 @@ class SequenceStats:
 
     num_prefilled  tokens that prefill computed, those that were lost to preemption again
     num_reused     tokens that needed no pass, since other requests had computed them; after the end
+    rounds         what rounds with candidates took, and the speed-up that follows
     """
 
     num_prefilled: int = 0
@@ -42,6 +44,7 @@ class SequenceStats:
     num_accepted: int = 0
     candidates_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
+    rounds: RoundTimes = field(default_factory=RoundTimes)
     start_s: float = field(default_factory=time.perf_counter)
     admitted_s: float | None = None
     first_token_s: float | None = None

@@ -68,7 +68,7 @@ class Tree(NamedTuple):
     prefix      committed tokens
     slots       prefix, and all nodes of the tree up to the last of these
     window      0 for none
-    first_slot  slots before it hold nothing
+    first_slot  slots before it hold nothing; only a chain may stand there, whose slots are its positions
     """
 
     ancestors: int

@@ -1,11 +1,15 @@
 """Attention of a layer in one launch: split qkv, norm and rotate heads, write keys and values, attend, join chunks.
 
-    q, k, v = split(qkv); q, k = rotate(norm(q)), rotate(norm(k)); caches[prefix_len + node] = k, v
+    q, k, v = split(qkv); q, k = rotate(norm(q)), rotate(norm(k)); caches[prefix_len + first_node + node] = k, v
     out[node, head] = sum over visible slots of softmax(scale * q . k) * v
+
+Visible are slots from first_slot on of the prefix, and those of a node's ancestors and its own. A tree that grows by
+levels has a launch a level: `first_node` of its nodes are in the caches already, and node `node` of the launch has bit
+first_node + node of the ancestors.
 
 Shapes    qkv [B, T, (A + 2 G) * D]; out [B, T, A * D]; cos, sin [P, D / 2]; q_norm, k_norm [D] or None;
           k_cache, v_cache [num_blocks, G, 64, D]; ancestors, depth [B, T]; block_table [B, M];
-          prefix_len, num_nodes [B]; A / G is 1 to 16, D even and at most 256, T at most 64
+          prefix_len, num_nodes [B]; A / G is 1 to 16, D even and at most 256, first_node + T at most 64
 Dtypes    qkv and out share float32, bf16 or fp16, the caches share one of them; cos, sin and norms float32;
           ancestors int64, the other integers int32. Scores, softmax and sums float32; q, k and v are rounded to
           the caches' dtype, weights of the softmax too
@@ -54,15 +58,15 @@ _LOG2E = 1.4426950408889634
 _TILE = tl.constexpr(BLOCK_TOKENS)
 
 
-@triton.jit(do_not_specialize=["bucket_nodes", "max_blocks", "scale_log2", "eps"])
+@triton.jit(do_not_specialize=["bucket_nodes", "max_blocks", "first_node", "scale_log2", "eps"])
 def _rope_attention(
     out_ptr, k_ptr, v_ptr, partial_ptr, counter_ptr,
     qkv_ptr, cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr,
     ancestors_ptr, depth_ptr, block_table_ptr, prefix_len_ptr, num_nodes_ptr,
-    bucket_nodes, max_blocks, scale_log2, eps,
+    bucket_nodes, max_blocks, first_node, scale_log2, eps,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, HALF: tl.constexpr, DIMS: tl.constexpr,
-    WINDOW: tl.constexpr, CHUNK_TILES: tl.constexpr, OCTAVES: tl.constexpr, ROWS: tl.constexpr,
-    USE_PDL: tl.constexpr,
+    WINDOW: tl.constexpr, FIRST_SLOT: tl.constexpr, CHUNK_TILES: tl.constexpr, OCTAVES: tl.constexpr,
+    ROWS: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     GROUP: tl.constexpr = HEADS // KV_HEADS
     if USE_PDL:
@@ -70,8 +74,7 @@ def _rope_attention(
         tl.extra.cuda.gdc_wait()
     row_tiles = tl.num_programs(0) // KV_HEADS
     kv_head, row_tile = tl.program_id(0) // row_tiles, tl.program_id(0) % row_tiles
-    num_chunks = tl.num_programs(1)
-    chunk = num_chunks - 1 - tl.program_id(1)
+    chunk = tl.num_programs(1) - 1 - tl.program_id(1)
     seq = tl.program_id(2).to(tl.int64)
     prefix, nodes = tl.load(prefix_len_ptr + seq), tl.load(num_nodes_ptr + seq)
     flat, table = seq * bucket_nodes, block_table_ptr + seq * max_blocks
@@ -84,14 +87,16 @@ def _rope_attention(
         if chunk == 0:
             store_out(out_ptr, out, tl.zeros([DIMS, ROWS], tl.float32), live, inside, HEAD_DIM, DIMS)
         return
-    start, end, first_chunk, end_chunk = live_tiles(chunk, prefix, nodes, CHUNK_TILES, OCTAVES, WINDOW)
+    slots = prefix + first_node + nodes
+    start, end, first_chunk, end_chunk = live_tiles(chunk, prefix, slots, CHUNK_TILES, OCTAVES, WINDOW)
     if start >= end:
         return
     edge = tl.maximum(prefix // _TILE, start)
     if edge < end:
         write_nodes(
             k_ptr, v_ptr, qkv_ptr, cos_ptr, sin_ptr, k_norm_ptr, eps, depth_ptr, table, flat, prefix,
-            tl.maximum(edge * _TILE - prefix, 0), tl.minimum(end * _TILE - prefix, nodes), kv_head,
+            tl.maximum(edge * _TILE - prefix - first_node, 0),
+            tl.minimum(end * _TILE - prefix - first_node, nodes), kv_head, first_node,
             HEADS, KV_HEADS, HEAD_DIM, HALF, DIMS,
         )  # fmt: skip
         tl.debug_barrier()
@@ -103,12 +108,12 @@ def _rope_attention(
     low, high = rotate_heads(low, high, position, live, cos_ptr, sin_ptr, q_norm_ptr, eps, HEAD_DIM, HALF)
     top, weight, sums = attend_tiles(
         k_ptr, v_ptr, tl.trans(low.to(k_ptr.dtype.element_ty)), tl.trans(high.to(k_ptr.dtype.element_ty)),
-        position, ancestors, depth_ptr + flat, table, start, edge, end, prefix, nodes, kv_head, scale_log2,
-        KV_HEADS, HEAD_DIM, HALF, DIMS, WINDOW, ROWS,
+        position, ancestors, table, start, edge, end, prefix, first_node + nodes, kv_head, scale_log2,
+        KV_HEADS, HEAD_DIM, HALF, DIMS, WINDOW, FIRST_SLOT, ROWS,
     )  # fmt: skip
     if end_chunk - first_chunk > 1:
         share = seq * tl.num_programs(0) + tl.program_id(0)
-        partials = partial_ptr + share * num_chunks * ((DIMS + 2) * ROWS)
+        partials = partial_ptr + share * tl.num_programs(1) * ((DIMS + 2) * ROWS)
         store_partial(partials, chunk, top, weight, sums, DIMS, ROWS)
         if not last_to_arrive(counter_ptr + share, end_chunk - first_chunk):
             return
@@ -118,29 +123,41 @@ def _rope_attention(
 
 @triton.jit
 def attend_tiles(
-    k_ptr, v_ptr, q_low, q_high, position, ancestors, depth_ptr, table, start, edge, end, prefix, nodes,
+    k_ptr, v_ptr, q_low, q_high, position, ancestors, table, start, edge, end, prefix, nodes,
     kv_head, scale_log2,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, HALF: tl.constexpr, DIMS: tl.constexpr,
-    WINDOW: tl.constexpr, ROWS: tl.constexpr,
+    WINDOW: tl.constexpr, FIRST_SLOT: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Softmax over tiles [start, end) of a chunk: those before `edge` hold the prefix alone, the others nodes too."""
+    """Softmax over tiles [start, end) of a chunk: those before `edge` hold the prefix alone, the others nodes too.
+
+    `nodes` are all of the tree so far.
+    """
     top = tl.full([ROWS], float("-inf"), tl.float32)
     weight = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([DIMS, ROWS], tl.float32)
     block = tl.load(table + start)
     for tile in range(start, tl.minimum(edge, end)):
-        k_low, k_high, v = load_tile(k_ptr, v_ptr, block, kv_head, None, KV_HEADS, HEAD_DIM, HALF, DIMS)
+        first_live = FIRST_SLOT - tile * _TILE if FIRST_SLOT > 0 else None
+        k_low, k_high, v = load_tile(
+            k_ptr, v_ptr, block, kv_head, first_live, None, KV_HEADS, HEAD_DIM, HALF, DIMS
+        )
         scores = tile_scores(k_low, k_high, q_low, q_high, scale_log2)
+        slot = tile * _TILE + tl.arange(0, _TILE)
         if WINDOW > 0:
-            slot = tile * _TILE + tl.arange(0, _TILE)
             scores = tl.where(slot[:, None] > position[None, :] - WINDOW, scores, float("-inf"))
+        if FIRST_SLOT > 0:
+            scores = tl.where(slot[:, None] >= FIRST_SLOT, scores, float("-inf"))
         top, weight, sums = add_tile(scores, v, top, weight, sums)
         block = tl.load(table + tl.minimum(tile + 1, end - 1))
     for tile in tl.range(edge, end, num_stages=1):
         block = tl.load(table + tile)
         num_live = prefix + nodes - tile * _TILE
-        k_low, k_high, v = load_tile(k_ptr, v_ptr, block, kv_head, num_live, KV_HEADS, HEAD_DIM, HALF, DIMS)
-        visible = visible_slots(tile * _TILE, prefix, nodes, depth_ptr, ancestors, position, WINDOW)
+        first_live = FIRST_SLOT - tile * _TILE if FIRST_SLOT > 0 else None
+        k_low, k_high, v = load_tile(
+            k_ptr, v_ptr, block, kv_head, first_live, num_live, KV_HEADS, HEAD_DIM, HALF, DIMS
+        )
+        slot = tile * _TILE + tl.arange(0, _TILE)
+        visible = visible_slots(slot, prefix, nodes, ancestors, position, WINDOW, FIRST_SLOT)
         scores = tl.where(visible, tile_scores(k_low, k_high, q_low, q_high, scale_log2), float("-inf"))
         top, weight, sums = add_tile(scores, v, top, weight, sums)
     return top, weight, sums
@@ -150,7 +167,7 @@ def rope_attention(
     out, k_cache, v_cache,
     qkv, cos, sin, q_norm, k_norm, ancestors, depth, block_table, prefix_len, num_nodes,
     *, head_dim: int, num_heads: int, num_kv_heads: int, eps: float, scale: float, window: int | None,
-    tuned: AttentionTuned, scratch: Scratch, launch_pdl: bool = False,
+    first_node: int = 0, first_slot: int = 0, tuned: AttentionTuned, scratch: Scratch, launch_pdl: bool = False,
 ) -> None:  # fmt: skip
     """Launch; see the module. Writes out, the caches and scratch; allocates nothing and reads no tensor."""
     batch, nodes, _ = qkv.shape
@@ -163,8 +180,8 @@ def rope_attention(
     _rope_attention[shape.grid(tuned)](
         out, k_cache, v_cache, scratch.partials, scratch.counters,
         qkv, cos, sin, q_norm, k_norm, ancestors, depth, block_table, prefix_len, num_nodes,
-        nodes, shape.max_blocks, scale * _LOG2E, eps,
-        **shape.constexprs(tuned, window, launch_pdl), **launch_options(tuned, launch_pdl),
+        nodes, shape.max_blocks, first_node, scale * _LOG2E, eps,
+        **shape.constexprs(tuned, window, first_slot, launch_pdl), **launch_options(tuned, launch_pdl),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What attention, commit and the row kernels are compiled as for shipped models, for the ahead-of-time tests.
+"""What attention and commit are compiled as for shipped models, for the ahead-of-time tests.
 
 Each case comes from the functions that plan a launch, so it is the variant that runs. Compiles nothing. Attention in
 float32 has no case past 64 dims a head: its products run without tensor cores there, and spill.
@@ -7,7 +7,7 @@ float32 has no case past 64 dims a head: its products run without tensor cores t
 from collections.abc import Iterator
 
 from tspec.core.dtypes import DType
-from tspec.kernels.cuda import kv_commit, rows
+from tspec.kernels.cuda import kv_commit
 from tspec.kernels.cuda.attention import _rope_attention
 from tspec.kernels.cuda.attention_launch import AttentionShape, launch_options
 from tspec.kernels.cuda.linear_cases import PDL_ARCHITECTURES
@@ -29,8 +29,6 @@ TALL = {"sm_90": (64, 128), "sm_100": (64, 128)}
 COMMIT = """
     k_ptr:*bf16 v_ptr:*bf16 path_ptr:*i32 num_out_ptr:*i32 prefix_len_ptr:*i32 block_table_ptr:*i32
     layer_stride:i64 bucket_nodes:i32 max_blocks:i32"""
-EMBED = "out_ptr:*bf16 tokens_ptr:*i32 weight_ptr:*bf16 num_nodes_ptr:*i32 bucket_nodes:i32"
-LAST_ROW = "out_ptr:*bf16 x_ptr:*bf16 num_nodes_ptr:*i32 bucket_nodes:i32"
 
 REPRESENTATIVE = ("rope_attention-bf16-128-g4-r32-norms", "kv_commit-bf16-128")
 
@@ -47,6 +45,8 @@ def cases() -> Iterator[AotCase]:
                 yield attention_case(arch, "bf16", head_dim, 4, each, norms=True)
                 if head_dim in PLAIN:
                     yield attention_case(arch, "bf16", head_dim, 4, each)
+                if head_dim == PLAIN[-1]:
+                    yield attention_case(arch, "bf16", head_dim, 4, each, first_slot=1)
             yield attention_case(arch, "fp16", head_dim, 4, tuned[16], norms=True)
             yield attention_case(arch, "bf16", head_dim, 4, tuned[max(tuned)], norms=True, window=WINDOW)
         yield attention_case(arch, "bf16", 128, 16, default_attention_tuned(128, 64, BF16, arch))
@@ -64,6 +64,7 @@ def attention_case(
     tuned: AttentionTuned,
     norms: bool = False,
     window: int | None = None,
+    first_slot: int = 0,
 ) -> AotCase:
     """Attention of 8 KV heads over up to 128 Ki positions."""
     shape = AttentionShape(8, 16, 8 * group, 8, head_dim, MAX_BLOCKS)
@@ -87,12 +88,14 @@ def attention_case(
         "num_nodes_ptr": "*i32",
         "bucket_nodes": "i32",
         "max_blocks": "i32",
+        "first_node": "i32",
         "scale_log2": "fp32",
         "eps": "fp32",
     }
     name = f"rope_attention-{dtype}-{head_dim}-g{group}-r{tuned.row_tile}{'-norms' * norms}{'-window' * bool(window)}"
+    name += "-from1" * first_slot
     return AotCase(
-        name, arch, _rope_attention, arguments, shape.constexprs(tuned, window, use_pdl),
+        name, arch, _rope_attention, arguments, shape.constexprs(tuned, window, first_slot, use_pdl),
         launch_options(tuned, use_pdl), dtype != "fp32", name in REPRESENTATIVE,
     )  # fmt: skip
 
@@ -104,10 +107,6 @@ def _small_cases(arch: str) -> Iterator[AotCase]:
         (f"kv_commit-bf16-{dim}", kv_commit._kv_commit, COMMIT, kv_commit.constexprs(8, dim, use_pdl))
         for dim in (64, 80, 128, 256)
     ]
-    for cols in (576, 4096):
-        constants = rows.constexprs(cols, use_pdl)
-        cases.append((f"embed-bf16-{cols}", rows._embed, EMBED, constants))
-        cases.append((f"last_row-bf16-{cols}", rows._last_row, LAST_ROW, constants))
     for name, kernel, types, constants in cases:
         pairs = (each.split(":") for each in types.split())
         arguments: dict[str, str | int | None] = {argument: kind for argument, kind in pairs}

@@ -44,7 +44,9 @@ class AttentionShape:
         slot = (padded(self.head_dim) + 2) * tuned.row_tile
         return ScratchBytes(4 * batch * shares * chunks * slot, 4 * batch * shares)
 
-    def constexprs(self, tuned: AttentionTuned, window: int | None, launch_pdl: bool) -> dict[str, Any]:
+    def constexprs(
+        self, tuned: AttentionTuned, window: int | None, first_slot: int, launch_pdl: bool
+    ) -> dict[str, Any]:
         """Compile-time arguments: those of the model, and the row tile. None follows the bucket but by it."""
         return {
             "HEADS": self.num_heads,
@@ -53,6 +55,7 @@ class AttentionShape:
             "HALF": padded(self.head_dim // 2),
             "DIMS": padded(self.head_dim),
             "WINDOW": window or 0,
+            "FIRST_SLOT": first_slot,
             "CHUNK_TILES": tuned.chunk_tiles,
             "OCTAVES": count_octaves(self.max_blocks, tuned.chunk_tiles),
             "ROWS": tuned.row_tile,

@@ -58,16 +58,20 @@ def tile_offset(block, head, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr):
 @triton.jit
 def write_nodes(
     k_ptr, v_ptr, qkv_ptr, cos_ptr, sin_ptr, k_norm_ptr, eps, depth_ptr, table, flat, prefix, start, end, kv_head,
+    first_node,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, HALF: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
-    """Store keys and values of nodes [start, end) of one KV head; `flat` is the first node of the sequence."""
+    """Store keys and values of nodes [start, end) of one KV head; `flat` is the first node of the sequence.
+
+    They lie behind the prefix and the `first_node` nodes of the same tree that are there already.
+    """
     dim, half = tl.arange(0, DIMS), tl.arange(0, HALF)
     for first in tl.range(start, end, _PIECE, num_stages=1):
         node = first + tl.arange(0, _PIECE)
         live = node < end
         depth = tl.load(depth_ptr + flat + node, mask=live, other=0)
         source = (flat + node) * ((HEADS + 2 * KV_HEADS) * HEAD_DIM) + (HEADS + kv_head) * HEAD_DIM
-        slot = prefix + node
+        slot = prefix + first_node + node
         block = tl.load(table + slot // _TILE, mask=live, other=0)
         target = tile_offset(block, kv_head, KV_HEADS, HEAD_DIM) + slot % _TILE * HEAD_DIM
         low, high = load_halves(qkv_ptr, source, live, HEAD_DIM, HALF)
@@ -85,12 +89,13 @@ def write_nodes(
 
 @triton.jit
 def load_tile(
-    k_ptr, v_ptr, block, head, num_live,
+    k_ptr, v_ptr, block, head, first_live, num_live,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, HALF: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
     """Low and high halves of the keys [64, HALF], and values [64, DIMS].
 
-    `num_live`: how many slots hold numbers, None for all. Values past it are zeros, keys whatever lies there.
+    Slots [first_live, num_live) hold numbers; None for the first and for all. Values of others are zeros, keys
+    whatever lies there.
     """
     slot, dim, half = tl.arange(0, _TILE), tl.arange(0, DIMS), tl.arange(0, HALF)
     offset = tile_offset(block, head, HEADS, HEAD_DIM)
@@ -99,29 +104,42 @@ def load_tile(
     inside = (dim < HEAD_DIM)[None, :]
     if num_live is not None:
         inside = inside & (slot < num_live)[:, None]
+    if first_live is not None:
+        inside = inside & (slot >= first_live)[:, None]
     if HALF * 2 == HEAD_DIM:
         low, high = tl.load(keys), tl.load(keys + HALF)
     else:
         mask = (half < HEAD_DIM // 2)[None, :]
         low = tl.load(keys, mask=mask, other=0.0)
         high = tl.load(keys + HEAD_DIM // 2, mask=mask, other=0.0)
-    if num_live is None and DIMS == HEAD_DIM:
+    if num_live is None and first_live is None and DIMS == HEAD_DIM:
         return low, high, tl.load(values)
     return low, high, tl.load(values, mask=inside, other=0.0)
 
 
 @triton.jit
-def visible_slots(
-    first_slot, prefix, nodes, depth_ptr, ancestors, position, WINDOW: tl.constexpr
-):  # fmt: skip
-    """[64, rows]: which slots of a tile with nodes each row sees. A window counts positions, not slots."""
-    slot = first_slot + tl.arange(0, _TILE)
+def count_bits(word):
+    """How many bits of each uint64 are set; int32."""
+    word = word - ((word >> 1) & 0x5555555555555555)
+    word = (word & 0x3333333333333333) + ((word >> 2) & 0x3333333333333333)
+    word = (word + (word >> 4)) & 0x0F0F0F0F0F0F0F0F
+    return ((word * 0x0101010101010101) >> 56).to(tl.int32)
+
+
+@triton.jit
+def visible_slots(slot, prefix, nodes, ancestors, position, WINDOW: tl.constexpr, FIRST_SLOT: tl.constexpr):
+    """[64, rows]: which slots of a tile with nodes each row sees; `nodes` with those of levels before.
+
+    A window counts positions, not slots: as many lie between an ancestor and the row as ancestors that come after it.
+    """
     node = tl.minimum(tl.maximum(slot - prefix, 0), nodes - 1)
-    bit = (ancestors[None, :] >> node.to(tl.int64)[:, None]) & 1
-    visible = (slot < prefix)[:, None] | ((slot < prefix + nodes)[:, None] & (bit == 1))
+    line = ancestors.to(tl.uint64)[None, :] >> node.to(tl.uint64)[:, None]
+    visible = (slot < prefix)[:, None] | ((slot < prefix + nodes)[:, None] & ((line & 1) == 1))
     if WINDOW > 0:
-        key_position = tl.where(slot < prefix, slot, prefix + tl.load(depth_ptr + node))
-        visible = visible & (key_position[:, None] > position[None, :] - WINDOW)
+        distance = tl.where((slot < prefix)[:, None], position[None, :] - slot[:, None], count_bits(line) - 1)
+        visible = visible & (distance < WINDOW)
+    if FIRST_SLOT > 0:
+        visible = visible & (slot >= FIRST_SLOT)[:, None]
     return visible
 
 

@@ -53,9 +53,12 @@ def count_chunks(tiles, CHUNK_TILES: tl.constexpr, OCTAVES: tl.constexpr):
 
 
 @triton.jit
-def live_tiles(chunk, prefix, nodes, CHUNK_TILES: tl.constexpr, OCTAVES: tl.constexpr, WINDOW: tl.constexpr):
-    """Tiles [start, end) of a chunk that some node sees, and the chunks [first, end) that have such tiles."""
-    end_tile = (prefix + nodes + _TILE - 1) // _TILE
+def live_tiles(chunk, prefix, slots, CHUNK_TILES: tl.constexpr, OCTAVES: tl.constexpr, WINDOW: tl.constexpr):
+    """Tiles [start, end) of a chunk that some node sees, and the chunks [first, end) that have such tiles.
+
+    `slots` are those of the prefix and of all nodes.
+    """
+    end_tile = (slots + _TILE - 1) // _TILE
     first_tile = tl.maximum(prefix - WINDOW + 1, 0) // _TILE if WINDOW > 0 else 0
     start = tl.maximum(chunk_start(chunk, CHUNK_TILES), first_tile)
     end = tl.minimum(chunk_start(chunk + 1, CHUNK_TILES), end_tile)

@@ -21,6 +21,9 @@ FLOAT32_ROW_TILES = (16,)
 PREFETCHED_STEPS = 4
 """Steps of weights that a program brings into L2 before it waits for the launch before it."""
 
+SAMPLING_HEADS = ("head_sample", "norm_head_sample")
+"""Kernels that write the best of each block of the vocabulary."""
+
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _FIX = "Check the lowering that made this launch."
 
@@ -114,7 +117,7 @@ def scratch_bytes(kind: str, rows: int, n: int, dtype: torch.dtype, tuned: Tuned
     slot = ((2 if kind in PAIRED_KERNELS else 1) * tuned.block_n + has_norm) * m_tile
     is_split = tuned.split_k > 1
     sums = tiles * tuned.split_k * slot if is_split else 0
-    bests = best_floats(rows, blocks) if kind == "norm_head_sample" else 0
+    bests = best_floats(rows, blocks) if kind in SAMPLING_HEADS else 0
     return ScratchBytes(4 * (sums + bests), 4 * tiles if is_split else 0)
 
 

@@ -2,8 +2,9 @@
 
     linear                out = x @ weight.T (+ bias)
     linear_add            out = x @ weight.T (+ bias) + residual
+    linear_silu_mul       out = silu(gate) * up; gate and up are linear with the halves of weight
     norm_linear           out = (x * rsqrt(mean(x**2) + eps) * norm) @ weight.T (+ bias)
-    norm_linear_silu_mul  out = silu(gate) * up; gate and up are norm_linear with the halves of weight
+    norm_linear_silu_mul  the same of norm_linear
 
 The kernel is the head's, too: head.py.
 
@@ -38,8 +39,9 @@ from tspec.kernels.cuda.launch import (
     check_tensors,
     plan_linear,
 )
+from tspec.kernels.cuda.noise import TARGET
 from tspec.kernels.cuda.product import is_last_to_arrive, multiply, start_early, store_partial, sum_partials
-from tspec.kernels.cuda.scores import NO_REQUEST, Request, clean, find_nodes, noisy, scaled
+from tspec.kernels.cuda.scores import NO_REQUEST, Request, clean, find_nodes, next_position, noisy, scaled
 
 
 class Epilogue(IntEnum):
@@ -68,9 +70,8 @@ def write_samples(
     if tl.max(temperature, axis=0) > 0:
         scores = scaled(scores, temperature)
         first_token = tl.program_id(1) * scores.shape[0]
-        scores = noisy(
-            scores, temperature, sequence, node, live, first_token, seed_ptr, prefix_len_ptr, depth_ptr, nodes
-        )
+        position = next_position(sequence, node, live, prefix_len_ptr, depth_ptr, nodes)
+        scores = noisy(scores, temperature, sequence, live, position, TARGET, first_token, seed_ptr)
     write_best(best_ptr, token_ptr, scores, row, inside, n.to(tl.int32))
 
 
@@ -160,6 +161,12 @@ def linear(out, x, weight, bias=None, *, tuned, scratch=NO_SCRATCH, launch_pdl=F
 def linear_add(out, x, weight, bias, residual, *, tuned, scratch=NO_SCRATCH, launch_pdl=False) -> None:
     """out = x @ weight.T + bias + residual. See the module."""
     _run("linear_add", Epilogue.ADD, out, x, None, weight, bias, residual, 0.0, tuned, scratch, launch_pdl)
+
+
+def linear_silu_mul(out, x, weight, bias=None, *, tuned, scratch=NO_SCRATCH, launch_pdl=False) -> None:
+    """gate, up = halves of x @ weight.T + bias; out = silu(gate) * up. See the module."""
+    kind = "linear_silu_mul"
+    _run(kind, Epilogue.SILU_MUL, out, x, None, weight, bias, None, 0.0, tuned, scratch, launch_pdl)
 
 
 def norm_linear(

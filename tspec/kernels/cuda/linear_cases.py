@@ -10,7 +10,7 @@ import torch
 from tspec.core.dtypes import DType
 from tspec.kernels.cuda.accept import _accept_match
 from tspec.kernels.cuda.choose import BLOCK, NUM_WARPS, _choose
-from tspec.kernels.cuda.launch import plan_linear
+from tspec.kernels.cuda.launch import SAMPLING_HEADS, plan_linear
 from tspec.kernels.cuda.linear import Epilogue, _linear
 from tspec.kernels.cuda.resources import ALIGNMENT, TARGETS, AotCase
 from tspec.kernels.cuda.tuned import can_launch_early, default_tuned, is_head
@@ -26,8 +26,11 @@ PDL_ARCHITECTURES = tuple(arch for arch in TARGETS if can_launch_early(arch))
 EPILOGUES = {
     "linear": Epilogue.STORE,
     "linear_add": Epilogue.ADD,
+    "linear_silu_mul": Epilogue.SILU_MUL,
     "norm_linear": Epilogue.STORE,
     "norm_linear_silu_mul": Epilogue.SILU_MUL,
+    "head_logits": Epilogue.STORE,
+    "head_sample": Epilogue.SAMPLE,
     "norm_head_logits": Epilogue.STORE,
     "norm_head_sample": Epilogue.SAMPLE,
 }
@@ -52,6 +55,9 @@ SHAPES = {
 }
 """Sizes of the models that the defaults are meant for, and of one that fills no block."""
 
+DRAFT_VOCABULARY = 32000
+"""Of drafts that know fewer tokens than the target."""
+
 ROWS = (1, 32, 64)
 """One tile of each height."""
 
@@ -64,8 +70,9 @@ def cases() -> Iterator[AotCase]:
     for arch in TARGETS:
         seen: set[str] = set()
         for dtype in DTYPES:
-            for model, kind, n, k in _products():
-                for rows in _rows(model, dtype):
+            products = [(*each, _rows(each[0], dtype)) for each in _products()]
+            for model, kind, n, k, heights in (*products, *_draft_products(dtype)):
+                for rows in heights:
                     case = linear_case(arch, kind, rows, n, k, dtype, model)
                     if (variant := _variant(case)) not in seen:
                         seen.add(variant)
@@ -81,7 +88,7 @@ def linear_case(arch: str, kind: str, rows: int, n: int, k: int, dtype: DType, m
     tensor, is_split = f"*{short}", tuned.split_k > 1
     arguments: dict[str, str | int | None] = {
         "out_ptr": "*fp32" if is_head(kind) else tensor,
-        "token_ptr": "*i32" if kind == "norm_head_sample" else None,
+        "token_ptr": "*i32" if kind in SAMPLING_HEADS else None,
         "x_ptr": tensor,
         "norm_ptr": "*fp32" if kind.startswith("norm_") else None,
         "weight_ptr": tensor,
@@ -89,7 +96,7 @@ def linear_case(arch: str, kind: str, rows: int, n: int, k: int, dtype: DType, m
         "residual_ptr": tensor if kind == "linear_add" else None,
         "partials_ptr": "*fp32" if is_split else None,
         "counters_ptr": "*i32" if is_split else None,
-        **{name: type_ if kind == "norm_head_sample" else None for name, type_ in REQUEST.items()},
+        **{name: type_ if kind in SAMPLING_HEADS else None for name, type_ in REQUEST.items()},
         "rows": "i32",
         "N": n,
         "K": k,
@@ -113,6 +120,22 @@ def _products() -> Iterator[tuple[str, str, int, int]]:
         yield model, "norm_head_sample", size["vocab"], hidden
         yield model, "norm_head_logits", size["vocab"], hidden
         yield model, "linear", size["vocab"], hidden
+
+
+def _draft_products(dtype: DType) -> Iterator[tuple[str, str, int, int, tuple[int, ...]]]:
+    """(model, kind, n, k, rows) of a head that drafts for a model: products that no norm precedes.
+
+    In bfloat16 every height, and one row of ragged sizes; one row in the other dtypes.
+    """
+    is_short = dtype is DType.BFLOAT16
+    for model, heights in (("Llama-3.1-8B", ROWS if is_short else ROWS[:1]), ("ragged", ROWS[:is_short])):
+        size = SHAPES[model]
+        hidden = size["hidden"]
+        yield model, "linear", hidden, 3 * hidden, heights
+        yield model, "linear", size["qkv"], 2 * hidden, heights
+        yield model, "linear_silu_mul", size["mlp"], hidden, heights
+        yield model, "head_logits", DRAFT_VOCABULARY, hidden, heights
+        yield model, "head_sample", size["vocab"], hidden, heights
 
 
 def _rows(model: str, dtype: DType) -> tuple[int, ...]:

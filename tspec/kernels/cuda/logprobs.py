@@ -51,7 +51,7 @@ def _find_row(path_ptr, num_out_ptr, num_nodes_ptr, entry, rows_each):
 
 
 @triton.jit
-def _sweep(row_ptr, vocab, GROUPS: tl.constexpr):
+def best_of_groups(row_ptr, vocab, GROUPS: tl.constexpr):
     """Best logit and its lowest token of each group; a group without a token has AFTER_ALL."""
     best = tl.full((GROUPS,), float("-inf"), tl.float32)
     tokens = tl.full((GROUPS,), AFTER_ALL, tl.int32)
@@ -64,7 +64,7 @@ def _sweep(row_ptr, vocab, GROUPS: tl.constexpr):
 
 
 @triton.jit
-def _log_sum(row_ptr, vocab, top, GROUPS: tl.constexpr):
+def log_sum_of(row_ptr, vocab, top, GROUPS: tl.constexpr):
     """The log of the sum of exp(logit - top) over a row."""
     weight = tl.zeros((GROUPS,), tl.int64)
     for start in range(0, vocab, GROUPS):
@@ -75,7 +75,7 @@ def _log_sum(row_ptr, vocab, top, GROUPS: tl.constexpr):
 
 
 @triton.jit
-def _next_of_group(row_ptr, vocab, value, token, GROUPS: tl.constexpr, MEMBERS: tl.constexpr):
+def next_of_group(row_ptr, vocab, value, token, GROUPS: tl.constexpr, MEMBERS: tl.constexpr):
     """The best of the group of `token` that comes after it: a smaller logit, or an equal one's higher token."""
     member = token % GROUPS + GROUPS * tl.arange(0, MEMBERS)
     logits = clean(tl.load(row_ptr + member, mask=member < vocab, other=float("-inf")))
@@ -103,16 +103,16 @@ def _token_logprobs(
     logprob = 0.0
     if live & (chosen >= 0) & (wanted >= 0):
         row_ptr = logits_ptr + row * vocab
-        best, tokens = _sweep(row_ptr, vocab, GROUPS)
+        best, tokens = best_of_groups(row_ptr, vocab, GROUPS)
         top = tl.max(best, axis=0)
-        log_sum = _log_sum(row_ptr, vocab, top, GROUPS)
+        log_sum = log_sum_of(row_ptr, vocab, top, GROUPS)
         logprob = (clean(tl.load(row_ptr + chosen)) - top) - log_sum
         for rank in range(tl.minimum(tl.minimum(wanted, MOST), vocab)):
             value = tl.max(best, axis=0)
             token = tl.min(tl.where(best == value, tokens, AFTER_ALL), axis=0)
             top_tokens = tl.where(place == rank, token, top_tokens)
             top_logprobs = tl.where(place == rank, (value - top) - log_sum, top_logprobs)
-            next_value, next_token = _next_of_group(row_ptr, vocab, value, token, GROUPS, MEMBERS)
+            next_value, next_token = next_of_group(row_ptr, vocab, value, token, GROUPS, MEMBERS)
             best = tl.where(tokens == token, next_value, best)
             tokens = tl.where(tokens == token, next_token, tokens)
     tl.store(logprobs_ptr + entry, logprob)

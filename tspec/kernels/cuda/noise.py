@@ -26,13 +26,13 @@ WORDS = tl.constexpr(4)
 
 
 @triton.jit
-def random_words(seed, position, quad, STREAM: tl.constexpr):
-    """The four words, uint32, of counter (quad, position, STREAM, 0) under the key `seed`: of tokens 4 * quad + 0..3.
+def random_words(seed, position, quad, stream):
+    """The four words, uint32, of counter (quad, position, stream, 0) under the key `seed`: of tokens 4 * quad + 0..3.
 
-    Shapes   seed int64, position and quad int32 or int64 broadcast to one shape, that of each word
+    Shapes   seed int64, position and quad int32 or int64 broadcast to one shape, that of each word; stream: a number
     """
     zero = tl.zeros_like(quad).to(tl.uint32)
-    c0, c1, c2, c3 = quad.to(tl.uint32), position.to(tl.uint32), zero + STREAM, zero
+    c0, c1, c2, c3 = quad.to(tl.uint32), position.to(tl.uint32), (zero + stream).to(tl.uint32), zero
     k0, k1 = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
     for _ in tl.static_range(ROUNDS):
         low, high = c0, c2
@@ -54,22 +54,22 @@ def gumbel_of(bits):
 
 
 @triton.jit
-def gumbel(seed, position, first_token, STREAM: tl.constexpr, TOKENS: tl.constexpr):
+def gumbel(seed, position, first_token, stream, TOKENS: tl.constexpr):
     """Noise [TOKENS, M] of tokens first_token, first_token + 1, …; one counter for four of them.
 
-    Shapes   seed, position: [M]; first_token: a number that is a multiple of 4, as TOKENS is
+    Shapes   seed, position: [M]; stream: a number; first_token: one that is a multiple of 4, as TOKENS is
     """
     M: tl.constexpr = seed.shape[0]
     quad = first_token // WORDS + tl.arange(0, TOKENS // WORDS)
-    w0, w1, w2, w3 = random_words(seed[None, :], position[None, :], quad[:, None], STREAM)
+    w0, w1, w2, w3 = random_words(seed[None, :], position[None, :], quad[:, None], stream)
     words = tl.join(tl.join(w0, w2), tl.join(w1, w3))  # the last axis counts in ones, the one before in twos
     return gumbel_of(tl.reshape(tl.permute(words, (0, 2, 3, 1)), (TOKENS, M)))
 
 
 @triton.jit
-def uniform(seed, position, token, STREAM: tl.constexpr):
+def uniform(seed, position, token, stream):
     """A number in (0, 1] a token: `uniform <= p` is never true for p = 0. Operands broadcast to one shape."""
-    w0, w1, w2, w3 = random_words(seed, position, token // WORDS, STREAM)
+    w0, w1, w2, w3 = random_words(seed, position, token // WORDS, stream)
     word = token % WORDS
     bits = tl.where(word == 0, w0, tl.where(word == 1, w1, tl.where(word == 2, w2, w3)))
     return (bits.to(tl.float32) + 1.0) * (1 / 4294967296)

@@ -22,7 +22,8 @@ import triton.language as tl
 
 from tspec.kernels.cuda.choose import bests, choose, write_best
 from tspec.kernels.cuda.launch import ScratchBytes, best_floats, check_tensors, hold_scratch
-from tspec.kernels.cuda.scores import Request, clean, find_nodes, is_kept, noisy, scaled
+from tspec.kernels.cuda.noise import TARGET
+from tspec.kernels.cuda.scores import Request, clean, find_nodes, is_kept, next_position, noisy, scaled
 
 BLOCK = 1024
 """Tokens of one program."""
@@ -55,9 +56,8 @@ def _sample(
             first_tie = tl.load(first_tie_ptr + row)
             kept = is_kept(scores, token[:, None], threshold[None, :], first_tie[None, :])
             scores = tl.where(kept, scores, float("-inf"))
-        scores = noisy(
-            scores, temperature, sequence, node, live, first_token, seed_ptr, prefix_len_ptr, depth_ptr, nodes
-        )
+        position = next_position(sequence, node, live, prefix_len_ptr, depth_ptr, nodes)
+        scores = noisy(scores, temperature, sequence, live, position, TARGET, first_token, seed_ptr)
     write_best(best_ptr, token_ptr, scores, row, row >= 0, token)
 
 

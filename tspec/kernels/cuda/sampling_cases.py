@@ -8,8 +8,8 @@ from typing import Any
 
 from tspec.core.sampling_params import MAX_LOGPROBS
 from tspec.core.tree import MAX_NODES
-from tspec.kernels.cuda import accept_ratio, edit_logits, kept, logprobs, sample
-from tspec.kernels.cuda.linear_cases import PDL_ARCHITECTURES, REQUEST, SHAPES
+from tspec.kernels.cuda import accept_ratio, draw_draft, edit_logits, kept, logprobs, sample, top_tokens
+from tspec.kernels.cuda.linear_cases import DRAFT_VOCABULARY, PDL_ARCHITECTURES, REQUEST, SHAPES
 from tspec.kernels.cuda.resources import TARGETS, AotCase
 
 VOCABULARIES = (SHAPES["Llama-3.1-8B"]["vocab"], SHAPES["ragged"]["vocab"])
@@ -30,13 +30,22 @@ ACCEPT_RATIO = """
     threshold_ptr:*fp32 first_tie_ptr:*i32 log_sum_ptr:*fp32 is_sampled_ptr:*i32 draft_ptr:*fp32
     draft_index_ptr:*i32 vocab draft_vocab"""
 
-DRAFT_VOCABULARY = 32000
-"""Of drafts that know fewer tokens than the target."""
+TOP_TOKENS = """
+    tokens_ptr:*i32 logprobs_ptr:*fp32 logits_ptr:*fp32 num_nodes_ptr:*i32 token_ids_ptr:*i32 rows_each:i32 vocab"""
+DRAW_BLOCKS = """
+    best_ptr:*fp32 token_ptr:*i32 top_ptr:*fp32 weight_ptr:*fp32 logits_ptr:*fp32 temperature_ptr:*fp32 seed_ptr:*i64
+    prefix_len_ptr:*i32 num_nodes_ptr:*i32 rows_each:i32 stream:i32 offset:i32 vocab"""
+WRITE_LAW = """
+    tokens_ptr:*i32 logprobs_ptr:*fp32 law_ptr:*fp32 best_ptr:*fp32 token_ptr:*i32 top_ptr:*fp32 weight_ptr:*fp32
+    logits_ptr:*fp32 temperature_ptr:*fp32 num_nodes_ptr:*i32 token_ids_ptr:*i32 rows_each:i32 vocab"""
+
+TREE_WIDTH = 10
+"""Candidates that each node of a draft's tree has."""
 
 REPRESENTATIVE = {
     "sm_90": (
         "sample-kept-128256", "edit_logits-128256", "find_kept-128256", "token_logprobs-path-128256",
-        "accept_ratio-8-128256",
+        "accept_ratio-8-128256", "top_tokens-10-32000", "draw_blocks-128256", "write_law-128256",
     ),
     "gfx942": ("sample-kept-128256", "accept_ratio-8-128256"),
 }  # fmt: skip
@@ -57,6 +66,8 @@ def cases() -> Iterator[AotCase]:
             yield from _ratio_cases(arch, vocab, launch_pdl)
         for vocab in sorted({size["vocab"] for size in SHAPES.values()}):
             yield from _logprobs_cases(arch, vocab, launch_pdl)
+        for vocab in (*VOCABULARIES, DRAFT_VOCABULARY):
+            yield from _draft_cases(arch, vocab, launch_pdl)
 
 
 def _sample_cases(arch: str, vocab: int, launch_pdl: bool) -> Iterator[AotCase]:
@@ -84,6 +95,21 @@ def _logprobs_cases(arch: str, vocab: int, launch_pdl: bool) -> Iterator[AotCase
     if vocab in VOCABULARIES:
         arguments |= {"num_out_ptr": None, "path_ptr": None}
         yield _case(arch, f"token_logprobs-all-{vocab}", logprobs, "_token_logprobs", arguments, sizes)
+
+
+def _draft_cases(arch: str, vocab: int, launch_pdl: bool) -> Iterator[AotCase]:
+    """Tokens are the draft's own where it knows fewer than the target."""
+    whole = {} if vocab == DRAFT_VOCABULARY else {"token_ids_ptr": None}
+    for most in (1, TREE_WIDTH):
+        sizes = top_tokens.constexprs(vocab, most, launch_pdl)
+        arguments = _arguments(TOP_TOKENS, vocab) | whole
+        yield _case(arch, f"top_tokens-{most}-{vocab}", top_tokens, "_top_tokens", arguments, sizes)
+    sizes = {"BLOCK": draw_draft.BLOCK, "USE_PDL": launch_pdl}
+    yield _case(
+        arch, f"draw_blocks-{vocab}", draw_draft, "_draw_blocks", _arguments(DRAW_BLOCKS, vocab), sizes
+    )
+    arguments, sizes = _arguments(WRITE_LAW, vocab) | whole, draw_draft.law_constexprs(vocab, launch_pdl)
+    yield _case(arch, f"write_law-{vocab}", draw_draft, "_write_law", arguments, sizes)
 
 
 def _arguments(line: str, vocab: int) -> dict[str, str | int | None]:

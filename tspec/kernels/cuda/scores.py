@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tspec.kernels.cuda.noise import TARGET, gumbel
+from tspec.kernels.cuda.noise import gumbel
 
 
 class Request(NamedTuple):
@@ -64,15 +64,17 @@ def scaled(logits, temperature):
 
 
 @triton.jit
-def noisy(
-    scores, temperature, sequence, node, live, first_token,
-    seed_ptr, prefix_len_ptr, depth_ptr, nodes,
-):  # fmt: skip
-    """scores [N, M] + noise of the target at each row's next position; as they are where temperature is 0."""
-    seed = tl.load(seed_ptr + sequence, mask=live, other=0)
+def next_position(sequence, node, live, prefix_len_ptr, depth_ptr, nodes):
+    """The position after each row's node; [M] int32."""
     depth = tl.load(depth_ptr + sequence * nodes + node, mask=live, other=0)
-    position = tl.load(prefix_len_ptr + sequence, mask=live, other=0) + depth + 1
-    noise = gumbel(seed, position, first_token, TARGET, scores.shape[0])
+    return tl.load(prefix_len_ptr + sequence, mask=live, other=0) + depth + 1
+
+
+@triton.jit
+def noisy(scores, temperature, sequence, live, position, stream, first_token, seed_ptr):
+    """scores [N, M] + noise of a stream at each row's `position`; as they are where temperature is 0."""
+    seed = tl.load(seed_ptr + sequence, mask=live, other=0)
+    noise = gumbel(seed, position, first_token, stream, scores.shape[0])
     return tl.where((temperature > 0)[None, :], scores + noise, scores)
 
 

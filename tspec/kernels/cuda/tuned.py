@@ -81,13 +81,13 @@ FIRST_EARLY_LAUNCH = 90
 NO_SM = "gfx942"
 """The one part that is not NVIDIA's."""
 
-PAIRED_KERNELS = ("norm_linear_silu_mul",)
+PAIRED_KERNELS = ("linear_silu_mul", "norm_linear_silu_mul")
 """Kernels whose programs stream two tiles of weights at once."""
 
 HEAD = "head"
 """What all kernels of the head are tuned as."""
 
-PRODUCT_OPS = ("linear", "linear_add", "norm_linear", "norm_linear_silu_mul", HEAD)
+PRODUCT_OPS = ("linear", "linear_add", "linear_silu_mul", "norm_linear", "norm_linear_silu_mul", HEAD)
 """What products are tuned as."""
 
 ATTENTION_ROW_TILES = (16, 32, 64)

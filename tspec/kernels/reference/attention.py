@@ -20,7 +20,7 @@ def attention(
     """out = softmax(scale * q @ k.T) @ v over the keys that each node sees; zeros for padding.
 
     The nodes are number first_node to first_node + T of their tree: those before them are in the cache already.
-    Slots before first_slot are seen by none.
+    Slots before first_slot are seen by none; a node that sees nothing gets NaN. Only a chain may stand before it.
     """
     q = widen(q)
     out = torch.zeros_like(q)
@@ -34,6 +34,9 @@ def attention(
         scores = torch.einsum("nhd,shd->hns", heads, keys) * attrs["scale"]
         seen = visible(ancestors[row, :count], start, attrs["window"], first_node) & (slot >= first_slot)
         scores = scores.masked_fill(~seen, -torch.inf)
+        values = values.masked_fill(
+            ~seen.any(0)[:, None, None], 0
+        )  # of a slot that nobody sees, no NaN either
         out[row, :count] = torch.einsum("hns,shd->nhd", scores.softmax(-1), values).flatten(-2)
     return (out,)
 
