@@ -13,6 +13,7 @@ import torch
 from support.acceptance_drafts import Draft, keyed_noise
 from support.engines import TestProposer, build, finish, run, with_proposer
 from support.table_model import logits_checkpoint
+from support.text_law import alarm, surprise
 
 from tspec.core.proposer import DraftBatch
 from tspec.core.sampling_params import SamplingParams
@@ -23,7 +24,7 @@ VOCAB, ALIVE, LENGTH, TEXTS, ROWS = 64, 4, 3, 2000, 25
 """Of the vocabulary only the first tokens are ever likely; texts are run so many at a time."""
 
 FALSE_ALARM = 1e-6
-ALARM = np.log(2 * 7 * ALIVE**LENGTH / FALSE_ALARM)
+ALARM = alarm(7 * ALIVE**LENGTH, FALSE_ALARM)
 """As in tests/property/test_acceptance_statistics.py, for seven cases."""
 
 
@@ -80,19 +81,10 @@ def decode(engine, draft: Draft, max_tokens: int, count: int, **params) -> list:
     return done
 
 
-def surprise(sequences) -> float:
-    """The largest exponent of Chernoff's bound over all texts."""
+def surprise_of(sequences) -> float:
     p = torch.from_numpy(TARGET[:ALIVE, :ALIVE]).double().softmax(1).numpy()
     law = p[0][:, None, None] * p[:, :, None] * p[None]
-    texts = np.array([each.output_ids for each in sequences])
-    places = np.ravel_multi_index(tuple(texts.T), law.shape)
-    found, law = np.bincount(places, minlength=law.size) / len(texts), law.ravel()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        parts = [
-            np.where(one > 0, one * np.log(one / other), 0)
-            for one, other in ((found, law), (1 - found, 1 - law))
-        ]
-    return float(len(texts) * sum(parts).max())
+    return surprise(np.array([each.output_ids for each in sequences]), law)
 
 
 DRAFTS = {
@@ -105,12 +97,12 @@ DRAFTS = {
 @pytest.mark.parametrize("form", DRAFTS)
 def test_texts_follow_the_law_of_the_target(engine, form):
     draft = Draft(NEAR, noise=keyed_noise, **DRAFTS[form])
-    assert surprise(decode(engine, draft, LENGTH, TEXTS)) < ALARM
+    assert surprise_of(decode(engine, draft, LENGTH, TEXTS)) < ALARM
 
 
 def test_a_draft_that_lies_about_its_law_is_caught(engine):
     draft = Draft(NEAR, (1, 1), keyed_noise, temperature=0.3, told_temperature=1.0)
-    assert surprise(decode(engine, draft, LENGTH, TEXTS)) > ALARM
+    assert surprise_of(decode(engine, draft, LENGTH, TEXTS)) > ALARM
 
 
 @pytest.mark.parametrize("form", DRAFTS)
