@@ -31,7 +31,7 @@ def test_the_tree_is_of_the_likeliest_paths_by_the_product_of_the_heads(seed, de
     paths = paths_of(trees)
     goes_on = [()]
     all_scored = {}
-    for length in range(1, depth + 1):
+    for _ in range(depth):
         scored = {
             (*path, rank): sum(float(logprobs[head][0, each]) for head, each in enumerate((*path, rank)))
             for path, rank in product(goes_on, range(most))
