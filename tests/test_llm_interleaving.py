@@ -57,7 +57,6 @@ class Request:
     priority: int
 
 
-
 class World:
     """A model's weights and memory, the requests, and what each of them gets alone."""
 
@@ -118,7 +117,16 @@ def finished(engine: TextEngine, request: Request) -> Result:
 
 def said(result: Result) -> dict[str, Any]:
     """All that a result has but its counts."""
-    names = ("token_ids", "text", "finish_reason", "stop_reason", "error", "seed", "logprobs", "prompt_logprobs")
+    names = (
+        "token_ids",
+        "text",
+        "finish_reason",
+        "stop_reason",
+        "error",
+        "seed",
+        "logprobs",
+        "prompt_logprobs",
+    )
     return {name: getattr(result, name) for name in names}
 
 
@@ -183,7 +191,9 @@ def test_each_request_gets_what_it_gets_alone(world, name, seed):
     assert len(ended) + len(dropped) == NUM_REQUESTS
     assert min(len(dropped), metrics.num_preemptions, metrics.num_reused) > 3
     assert (metrics.num_accepted > 50) == (name != "none")
-    assert metrics.num_preemptions == sum(each.stats.num_preemptions for each in [*ended.values(), *dropped.values()])
+    assert metrics.num_preemptions == sum(
+        each.stats.num_preemptions for each in [*ended.values(), *dropped.values()]
+    )
 
 
 def test_requests_are_of_all_kinds(world):
