@@ -8,9 +8,8 @@ Run: pytest tests/runtime/test_capture_safety.py
 import pytest
 import torch
 from support.interpreted import device_executor
+from support.stubbed import Refuse, record_launches
 from support.tiny_models import tiny_checkpoint
-from torch.utils._python_dispatch import TorchDispatchMode
-from triton.runtime.jit import JITFunction
 
 from tspec.core.errors import ContractError
 from tspec.graph.plan import Bucket
@@ -22,17 +21,6 @@ PASSES = [
     *((kind, Bucket(1, 64)) for kind in ("last", "last_filtered", "last_edited")),
     ("none", Bucket(2, 64)),
 ]
-_ATEN = torch.ops.aten
-VIEWS = {_ATEN.view.default, _ATEN.view.dtype, _ATEN.slice.Tensor, _ATEN.detach.default}
-"""Views move no data and allocate nothing; a captured launch holds their addresses."""
-
-
-class Refuse(TorchDispatchMode):
-    """Raises on every op that is not a view."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        assert func in VIEWS, f"{func} in a step"
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +32,8 @@ def executor(tmp_path_factory):
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Kernel launches, recorded instead of run: (name, addresses of the tensors)."""
-    record = []
-
-    def run(self, *args, grid, warmup, **options):
-        tensors = [arg.data_ptr() for arg in args if isinstance(arg, torch.Tensor)]
-        record.append((self.fn.__name__, grid, tuple(tensors)))
-
-    monkeypatch.setattr(JITFunction, "run", run)
-    return record
+    """Kernel launches, recorded instead of run."""
+    return record_launches(monkeypatch)
 
 
 @pytest.mark.parametrize(("kind", "bucket"), PASSES, ids=str)

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 from support.interpreted import device_executor
+from support.stubbed import record_launches
 from support.tiny_models import tiny_checkpoint
-from triton.runtime.jit import JITFunction
 
 from tspec.core.dtypes import DType
 from tspec.core.errors import ConfigError
@@ -37,14 +37,8 @@ def executor(tmp_path_factory):
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Constants and options of the kernels launched, by the kernel's name."""
-    record = []
-
-    def run(self, *args, grid, warmup, **options):
-        record.append((self.fn.__name__, options))
-
-    monkeypatch.setattr(JITFunction, "run", run)
-    return record
+    """Kernel launches, recorded instead of run."""
+    return record_launches(monkeypatch)
 
 
 def launch(executor, kind, **changes):
@@ -58,7 +52,7 @@ def test_a_kernel_waits_exactly_where_it_is_launched_early(executor, launched, k
     """One that is launched early without a wait would read what the launches before it have not written yet."""
     launch(executor, kind, launch_pdl=launch_pdl)
     assert len(launched) >= 8
-    for name, options in launched:
+    for name, _, _, options in launched:
         assert options["USE_PDL"] is launch_pdl, name
         assert options.get("launch_pdl", False) is launch_pdl, name
 
@@ -71,12 +65,12 @@ def test_what_tuning_found_reaches_the_kernels(executor, launched):
     key = heads["num_heads"], heads["num_kv_heads"], heads["head_dim"], DType.BFLOAT16
     products = {("linear_add", n, k, DType.BFLOAT16): FOUND}
     launch(executor, "all", tuned=TunedTable(products, {key: FOUND_ATTENTION}))
-    attention = [options for name, options in launched if name == "_rope_attention"]
+    attention = [each.options for each in launched if each.name == "_rope_attention"]
     assert {each["CHUNK_TILES"] for each in attention} == {2}
     assert {(each["num_warps"], each["num_stages"]) for each in attention} == {(8, 1)}
-    tiles = [options for name, options in launched if options.get("BLOCK_N") == FOUND.block_n]
+    tiles = [each.options for each in launched if each.options.get("BLOCK_N") == FOUND.block_n]
     assert {(each["BLOCK_K"], each["num_stages"]) for each in tiles} == {(FOUND.block_k, FOUND.num_stages)}
-    assert 0 < len(tiles) < sum(name == "_linear" for name, _ in launched)
+    assert 0 < len(tiles) < sum(each.name == "_linear" for each in launched)
 
 
 class Device:

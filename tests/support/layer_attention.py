@@ -49,7 +49,6 @@ def make_layer(
     dtype: torch.dtype = torch.float32,
     norms: bool = False,
     window: int | None = None,
-    first_slot: int = 0,
     seed: int = 0,
 ) -> Layer:
     """Shuffled block tables; every slot from prefix_len on holds NaN, so that reading one shows."""
@@ -66,8 +65,14 @@ def make_layer(
     caches = [normal(batch * max_blocks, num_kv_heads, BLOCK_TOKENS, head_dim).to(dtype) for _ in "kv"]
     for cache in caches:
         spoil(cache, table, prefixes)
-    attrs = {"head_dim": head_dim, "num_heads": group * num_kv_heads, "num_kv_heads": num_kv_heads}
-    attrs |= {"eps": 1e-6, "scale": head_dim**-0.5, "window": window, "first_slot": first_slot}
+    attrs = {
+        "head_dim": head_dim,
+        "num_heads": group * num_kv_heads,
+        "num_kv_heads": num_kv_heads,
+        "eps": 1e-6,
+        "scale": head_dim**-0.5,
+        "window": window,
+    }
     angles = normal(POSITIONS, head_dim // 2) * 3
     qkv = normal(batch, nodes, (group + 2) * num_kv_heads * head_dim).to(dtype)
     lines = torch.from_numpy(ancestors), torch.from_numpy(depth)
@@ -133,11 +138,10 @@ def hold(layer: Layer, tuned: AttentionTuned) -> None:
 
 def level_of(layer: Layer, caches: Sequence[torch.Tensor], start: int, width: int) -> Layer:
     """Nodes [start, start + width) of a tree alone, those before them in the caches; padded to the width."""
-    batch = len(layer.qkv)
 
     def cut(tensor: torch.Tensor) -> torch.Tensor:
         some = tensor[:, start : start + width]
-        padding = torch.full((batch, width - some.shape[1], *some.shape[2:]), -7, dtype=some.dtype)
+        padding = torch.full((len(some), width - some.shape[1], *some.shape[2:]), -7, dtype=some.dtype)
         return torch.cat([some, padding], dim=1)
 
     return replace(
@@ -149,6 +153,13 @@ def level_of(layer: Layer, caches: Sequence[torch.Tensor], start: int, width: in
         num_nodes=(layer.num_nodes - start).clamp(0, width),
         attrs=layer.attrs | {"first_node": start},
     )
+
+
+def from_slot_1(layer: Layer) -> Layer:
+    """The same with a first slot that holds nothing: NaN."""
+    for cache in layer.caches:
+        cache[layer.block_table[:, 0].long(), :, 0] = torch.nan
+    return replace(layer, attrs=layer.attrs | {"first_slot": 1})
 
 
 def root_alone(layer: Layer, caches: Sequence[torch.Tensor], row: int, node: int) -> Layer:

@@ -76,7 +76,8 @@ class EngineMetrics:
     elapsed_s               seconds that the counts cover
     requests                those that ended, by finish reason
     num_prompt_tokens       of requests that got their first token
-    num_prefilled           tokens that prefill computed, those of preempted requests again
+    num_prefilled           tokens that prefill computed, those of preempted requests again; of a prompt that went along
+                            with others' rounds all but the last, the root of its first tree
     num_queried             tokens that were looked up among what other requests had computed
     num_reused              those of them that were there, and so needed no pass
     num_emitted             tokens given to requests: what follows a stop in an accepted run is not among them

@@ -45,6 +45,7 @@ from tspec.kernels.cuda.attention_tile import (
     load_halves,
     load_tile,
     rotate_heads,
+    seen_slots,
     tile_scores,
     visible_slots,
     write_nodes,
@@ -74,8 +75,8 @@ def _rope_attention(
         tl.extra.cuda.gdc_wait()
     row_tiles = tl.num_programs(0) // KV_HEADS
     kv_head, row_tile = tl.program_id(0) // row_tiles, tl.program_id(0) % row_tiles
-    chunk = tl.num_programs(1) - 1 - tl.program_id(1)
-    seq = tl.program_id(2).to(tl.int64)
+    num_chunks = tl.num_programs(1)
+    chunk, seq = num_chunks - 1 - tl.program_id(1), tl.program_id(2).to(tl.int64)
     prefix, nodes = tl.load(prefix_len_ptr + seq), tl.load(num_nodes_ptr + seq)
     flat, table = seq * bucket_nodes, block_table_ptr + seq * max_blocks
 
@@ -87,16 +88,17 @@ def _rope_attention(
         if chunk == 0:
             store_out(out_ptr, out, tl.zeros([DIMS, ROWS], tl.float32), live, inside, HEAD_DIM, DIMS)
         return
-    slots = prefix + first_node + nodes
-    start, end, first_chunk, end_chunk = live_tiles(chunk, prefix, slots, CHUNK_TILES, OCTAVES, WINDOW)
+    behind = prefix + first_node
+    start, end, first_chunk, end_chunk = live_tiles(
+        chunk, prefix, behind + nodes, CHUNK_TILES, OCTAVES, WINDOW
+    )
     if start >= end:
         return
     edge = tl.maximum(prefix // _TILE, start)
     if edge < end:
         write_nodes(
-            k_ptr, v_ptr, qkv_ptr, cos_ptr, sin_ptr, k_norm_ptr, eps, depth_ptr, table, flat, prefix,
-            tl.maximum(edge * _TILE - prefix - first_node, 0),
-            tl.minimum(end * _TILE - prefix - first_node, nodes), kv_head, first_node,
+            k_ptr, v_ptr, qkv_ptr, cos_ptr, sin_ptr, k_norm_ptr, eps, depth_ptr, table, flat, prefix, first_node,
+            tl.maximum(edge * _TILE - behind, 0), tl.minimum(end * _TILE - behind, nodes), kv_head,
             HEADS, KV_HEADS, HEAD_DIM, HALF, DIMS,
         )  # fmt: skip
         tl.debug_barrier()
@@ -107,13 +109,12 @@ def _rope_attention(
     low, high = load_halves(qkv_ptr, source, live, HEAD_DIM, HALF)
     low, high = rotate_heads(low, high, position, live, cos_ptr, sin_ptr, q_norm_ptr, eps, HEAD_DIM, HALF)
     top, weight, sums = attend_tiles(
-        k_ptr, v_ptr, tl.trans(low.to(k_ptr.dtype.element_ty)), tl.trans(high.to(k_ptr.dtype.element_ty)),
-        position, ancestors, table, start, edge, end, prefix, first_node + nodes, kv_head, scale_log2,
-        KV_HEADS, HEAD_DIM, HALF, DIMS, WINDOW, FIRST_SLOT, ROWS,
+        k_ptr, v_ptr, low, high, position, ancestors, table, start, edge, end, prefix, first_node + nodes, kv_head,
+        scale_log2, KV_HEADS, HEAD_DIM, HALF, DIMS, WINDOW, FIRST_SLOT, ROWS,
     )  # fmt: skip
     if end_chunk - first_chunk > 1:
         share = seq * tl.num_programs(0) + tl.program_id(0)
-        partials = partial_ptr + share * tl.num_programs(1) * ((DIMS + 2) * ROWS)
+        partials = partial_ptr + share * num_chunks * ((DIMS + 2) * ROWS)
         store_partial(partials, chunk, top, weight, sums, DIMS, ROWS)
         if not last_to_arrive(counter_ptr + share, end_chunk - first_chunk):
             return
@@ -123,26 +124,25 @@ def _rope_attention(
 
 @triton.jit
 def attend_tiles(
-    k_ptr, v_ptr, q_low, q_high, position, ancestors, table, start, edge, end, prefix, nodes,
-    kv_head, scale_log2,
+    k_ptr, v_ptr, low, high, position, ancestors, table, start, edge, end, prefix, nodes, kv_head, scale_log2,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, HALF: tl.constexpr, DIMS: tl.constexpr,
     WINDOW: tl.constexpr, FIRST_SLOT: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Softmax over tiles [start, end) of a chunk: those before `edge` hold the prefix alone, the others nodes too.
 
-    `nodes` are all of the tree so far.
+    `nodes` are all of the tree so far; low, high: both halves of the queries, float32 [ROWS, HALF].
     """
+    q_low, q_high = tl.trans(low.to(k_ptr.dtype.element_ty)), tl.trans(high.to(k_ptr.dtype.element_ty))
+    lines = tl.reduce_or(ancestors, axis=0)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     weight = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([DIMS, ROWS], tl.float32)
     block = tl.load(table + start)
     for tile in range(start, tl.minimum(edge, end)):
-        first_live = FIRST_SLOT - tile * _TILE if FIRST_SLOT > 0 else None
-        k_low, k_high, v = load_tile(
-            k_ptr, v_ptr, block, kv_head, first_live, None, KV_HEADS, HEAD_DIM, HALF, DIMS
-        )
-        scores = tile_scores(k_low, k_high, q_low, q_high, scale_log2)
         slot = tile * _TILE + tl.arange(0, _TILE)
+        seen = slot >= FIRST_SLOT if FIRST_SLOT > 0 else None
+        k_low, k_high, v = load_tile(k_ptr, v_ptr, block, kv_head, seen, KV_HEADS, HEAD_DIM, HALF, DIMS)
+        scores = tile_scores(k_low, k_high, q_low, q_high, scale_log2)
         if WINDOW > 0:
             scores = tl.where(slot[:, None] > position[None, :] - WINDOW, scores, float("-inf"))
         if FIRST_SLOT > 0:
@@ -151,12 +151,9 @@ def attend_tiles(
         block = tl.load(table + tl.minimum(tile + 1, end - 1))
     for tile in tl.range(edge, end, num_stages=1):
         block = tl.load(table + tile)
-        num_live = prefix + nodes - tile * _TILE
-        first_live = FIRST_SLOT - tile * _TILE if FIRST_SLOT > 0 else None
-        k_low, k_high, v = load_tile(
-            k_ptr, v_ptr, block, kv_head, first_live, num_live, KV_HEADS, HEAD_DIM, HALF, DIMS
-        )
         slot = tile * _TILE + tl.arange(0, _TILE)
+        seen = seen_slots(slot, prefix, nodes, lines, FIRST_SLOT)
+        k_low, k_high, v = load_tile(k_ptr, v_ptr, block, kv_head, seen, KV_HEADS, HEAD_DIM, HALF, DIMS)
         visible = visible_slots(slot, prefix, nodes, ancestors, position, WINDOW, FIRST_SLOT)
         scores = tl.where(visible, tile_scores(k_low, k_high, q_low, q_high, scale_log2), float("-inf"))
         top, weight, sums = add_tile(scores, v, top, weight, sums)

@@ -57,8 +57,8 @@ def tile_offset(block, head, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr):
 
 @triton.jit
 def write_nodes(
-    k_ptr, v_ptr, qkv_ptr, cos_ptr, sin_ptr, k_norm_ptr, eps, depth_ptr, table, flat, prefix, start, end, kv_head,
-    first_node,
+    k_ptr, v_ptr, qkv_ptr, cos_ptr, sin_ptr, k_norm_ptr, eps, depth_ptr, table, flat, prefix, first_node,
+    start, end, kv_head,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, HALF: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
     """Store keys and values of nodes [start, end) of one KV head; `flat` is the first node of the sequence.
@@ -89,30 +89,27 @@ def write_nodes(
 
 @triton.jit
 def load_tile(
-    k_ptr, v_ptr, block, head, first_live, num_live,
+    k_ptr, v_ptr, block, head, seen,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, HALF: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
     """Low and high halves of the keys [64, HALF], and values [64, DIMS].
 
-    Slots [first_live, num_live) hold numbers; None for the first and for all. Values of others are zeros, keys
-    whatever lies there.
+    `seen`: [64], which slots some row sees, None for all. Values of others are zeros, keys whatever lies there.
     """
     slot, dim, half = tl.arange(0, _TILE), tl.arange(0, DIMS), tl.arange(0, HALF)
     offset = tile_offset(block, head, HEADS, HEAD_DIM)
     keys = k_ptr + offset + slot[:, None] * HEAD_DIM + half[None, :]
     values = v_ptr + offset + slot[:, None] * HEAD_DIM + dim[None, :]
     inside = (dim < HEAD_DIM)[None, :]
-    if num_live is not None:
-        inside = inside & (slot < num_live)[:, None]
-    if first_live is not None:
-        inside = inside & (slot >= first_live)[:, None]
+    if seen is not None:
+        inside = inside & seen[:, None]
     if HALF * 2 == HEAD_DIM:
         low, high = tl.load(keys), tl.load(keys + HALF)
     else:
         mask = (half < HEAD_DIM // 2)[None, :]
         low = tl.load(keys, mask=mask, other=0.0)
         high = tl.load(keys + HEAD_DIM // 2, mask=mask, other=0.0)
-    if num_live is None and first_live is None and DIMS == HEAD_DIM:
+    if seen is None and DIMS == HEAD_DIM:
         return low, high, tl.load(values)
     return low, high, tl.load(values, mask=inside, other=0.0)
 
@@ -124,6 +121,16 @@ def count_bits(word):
     word = (word & 0x3333333333333333) + ((word >> 2) & 0x3333333333333333)
     word = (word + (word >> 4)) & 0x0F0F0F0F0F0F0F0F
     return ((word * 0x0101010101010101) >> 56).to(tl.int32)
+
+
+@triton.jit
+def seen_slots(slot, prefix, nodes, lines, FIRST_SLOT: tl.constexpr):
+    """[64]: which slots of a tile with nodes any row of the program sees; `lines` are the ancestors of all of them.
+
+    Between the levels of a tree lie slots that nothing was written to, where a level had fewer nodes than its width.
+    """
+    node = tl.minimum(tl.maximum(slot - prefix, 0), nodes - 1).to(tl.int64)
+    return (slot >= FIRST_SLOT) & ((slot < prefix) | ((slot < prefix + nodes) & ((lines >> node) & 1 == 1)))
 
 
 @triton.jit
