@@ -77,10 +77,9 @@ def shadowed(engine, texts, seed=0, *, num_blocks=None, node_budget=64, **option
     whole = engine.executor.num_blocks
     engine.executor.num_blocks = num_blocks or whole
     shadow = Shadow(engine._proposer, texts, seed, VOCAB)
+    options = {"mixes_prompts": engine._mixes_prompts, "max_candidates": engine._max_candidates} | options
     try:
-        return with_proposer(
-            engine, shadow, max_candidates=engine._max_candidates, node_budget=node_budget, **options
-        )
+        return with_proposer(engine, shadow, node_budget=node_budget, **options)
     finally:
         engine.executor.num_blocks = whole
 
@@ -146,11 +145,16 @@ SILENT = [("add", 0, 0), ("add", 0, 0), ("steps", 90), ("add", 7, 0)]
 """With a small budget, two requests get no candidates; then another one shares their blocks."""
 
 
-def lets_others_share_what_it_lacks(shadow):
+def lets_others_share_what_it_lacks(shadow, engine):
     shadow.num_cached = lambda slot: 1 << 30
 
 
-def keeps_its_candidates(shadow):
+def reads_features_of_accepted_nodes_alone(shadow, engine):
+    """Chunks of prompts go along in verify passes, which keep no more than those."""
+    engine._mixes_prompts = True
+
+
+def keeps_its_candidates(shadow, engine):
     """As if what a candidate wrote were right once it is accepted."""
     plain, cached = shadow.model.observe, shadow.model._cached
 
@@ -162,7 +166,7 @@ def keeps_its_candidates(shadow):
     shadow.model.observe = observe
 
 
-def forgets_the_last_of_a_full_round(shadow):
+def forgets_the_last_of_a_full_round(shadow, engine):
     plain = shadow.model.observe
 
     def observe(committed):
@@ -173,7 +177,7 @@ def forgets_the_last_of_a_full_round(shadow):
     shadow.model.observe = observe
 
 
-def reads_others_as_its_own(shadow):
+def reads_others_as_its_own(shadow, engine):
     """Its blocks are those of the row before it."""
     plain = shadow.model.propose
 
@@ -186,6 +190,7 @@ def reads_others_as_its_own(shadow):
 
 FAULTS = {
     lets_others_share_what_it_lacks: (SILENT, 3),
+    reads_features_of_accepted_nodes_alone: (CROWD, 60),
     keeps_its_candidates: (CROWD, 60),
     forgets_the_last_of_a_full_round: (CROWD, 60),
     reads_others_as_its_own: (CROWD, 60),
@@ -202,7 +207,7 @@ def test_a_planted_fault_is_caught(world, prompts, texts, fault):
         for is_broken in (False, True):
             strange = shadowed(engine, texts, node_budget=node_budget)
             if is_broken:
-                fault(strange._proposer)
+                fault(strange._proposer, strange)
             proposals = live(strange, prompts, history)
             assert bool(differences(fresh, texts, proposals[-40:])) == is_broken
     finally:

@@ -146,7 +146,7 @@ def test_sequences_that_give_way_go_on_as_if_nothing_had_happened(world, engine)
 def test_texts_with_a_prefix_in_common_are_the_same_warm_and_cold(world, engine, num_shared):
     """A, B, A again, and a text that goes on from A's output; a draft's cache is there for whoever shares a block."""
     engine.scheduler.kv.forget()
-    shared, rest = PROMPTS[7][:num_shared], PROMPTS[6][::-1]
+    shared, rest = PROMPTS[7][:num_shared], [*PROMPTS[6][::-1], 1, 2, 3, 4, 5]
     first, second = shared + rest, [*shared, (rest[0] + 1) % VOCAB, *rest[1:]]
     third = first + world.alone(first, max_tokens=NUM_TOKENS).output_ids + [3]
     prompts = first, second, first, third
@@ -183,7 +183,7 @@ def test_requests_come_and_go_at_any_time(world, engine):
 
 
 def test_each_request_is_as_alone_beside_others_of_other_sampling(world, engine, request):
-    """Seeds give the same text as without a proposer, but for those whose candidates are tested by ratio."""
+    """Seeds give the same text as without a proposer, but where drawn candidates are tested by ratio."""
     requests = [
         (prompt, params | {"max_tokens": NUM_TOKENS} | ({"seed": 8} if params["temperature"] > 0 else {}))
         for prompt, params in zip([*PROMPTS[:4], *PROMPTS[4:]], [*SAMPLING.values()] * 2, strict=True)
@@ -192,14 +192,22 @@ def test_each_request_is_as_alone_beside_others_of_other_sampling(world, engine,
     is_ratio = "ratio" in request.node.callspec.params["case"]
     for (prompt, params), sequence in zip(requests, sequences, strict=True):
         if is_ratio and params["temperature"] > 0:
-            alone = together(engine, (prompt, params))
+            assert sequence.finish_reason in (FinishReason.LENGTH, FinishReason.STOP)
         else:
-            alone = [world.alone(prompt, **params)]
-        assert outcomes([sequence]) == outcomes(alone)
+            assert outcomes([sequence]) == outcomes([world.alone(prompt, **params)])
 
 
-def test_a_prompt_that_is_scored_has_a_root_with_no_hidden_state_before_it(world, engine):
-    """Its last token is decoded, not prefilled: of a prompt of one token, a head knows nothing."""
+def test_all_of_a_prompt_but_its_last_token_may_be_shared(world, engine):
+    """Then the first round begins where other sequences' blocks end."""
+    engine.scheduler.kv.forget()
+    for _ in range(2):
+        (sequence,) = run(engine, PROMPTS[6], max_tokens=NUM_TOKENS)
+        assert outcomes([sequence]) == outcomes([world.alone(PROMPTS[6], max_tokens=NUM_TOKENS)])
+    assert sequence.stats.num_reused == 64
+
+
+def test_a_prompt_that_is_scored_leaves_its_last_token_to_a_round(world, engine):
+    """Of a prompt of one token, a head knows nothing."""
     for number in (0, 1, 5):
         params = {"max_tokens": NUM_TOKENS, "prompt_logprobs": 1}
         run(engine, PROMPTS[number], max_tokens=NUM_TOKENS)

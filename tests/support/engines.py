@@ -71,6 +71,7 @@ def with_room(
             max_num_seqs=max_num_seqs,
             node_budget=node_budget,
             acceptance=engine._acceptance,
+            mixes_prompts=engine._mixes_prompts,
         )
     finally:
         executor.num_blocks = whole
