@@ -113,10 +113,20 @@ def settings(args: argparse.Namespace) -> list[Result]:
     """Every combination asked for whose bounds do not exclude each other."""
     grid = itertools.product(args.min, args.max, args.candidates, args.occurrence, args.growth)
     return [
-        Result(SpeculativeConfig("ngram", count, shortest, longest, occurrence), GROWTH[growth])
+        Result(_config(count, shortest, longest, occurrence), GROWTH[growth])
         for shortest, longest, count, occurrence, growth in grid
         if shortest <= longest
     ]
+
+
+def _config(count: int, shortest: int, longest: int, occurrence: str) -> SpeculativeConfig:
+    return SpeculativeConfig(
+        "ngram",
+        num_speculative_tokens=count,
+        prompt_lookup_min=shortest,
+        prompt_lookup_max=longest,
+        occurrence=occurrence,
+    )
 
 
 def show(results: list[Result], categories: list[str]) -> None:

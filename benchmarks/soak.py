@@ -97,7 +97,9 @@ class Traffic:
         return self._random.expovariate(1 / mean_s)
 
     def prompt(self) -> list[int]:
-        """Ids of their own, some behind a beginning that others have, too."""
+        """Ids of their own, a few or many, some behind a beginning that others have, too."""
+        if self._random.random() < 0.5:
+            return self._ids(self._random.randint(1, self._max_model_len // 32))
         beginning = self._random.choice([[], [], *self._beginnings])
         return beginning + self._ids(self._random.randint(1, self._max_model_len // 4))
 
@@ -117,7 +119,7 @@ class Traffic:
         """Any mixture of parameters."""
         chance, choose = self._random.random, self._random.choice
         fields: dict[str, Any] = {
-            "max_tokens": choose([0, 1, 2, 5, 20, 20, 150]),
+            "max_tokens": choose([0, 1, 2, 5, 20, 300, 300]),
             "speculative": choose(["auto", "auto", "off", 2]),
             "temperature": choose([0.0, 0.0, 0.7, 1.5]),
         }

@@ -6,6 +6,7 @@ Run: pytest tests/test_llm_requests.py
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import transformers
 from support.checkpoints import edit_json
@@ -13,6 +14,7 @@ from support.engines import num_held
 from support.story import BROKEN, OUTPUT, START, STORY, story_folder
 
 from tspec import LLM, CheckpointError, ConfigError, SamplingParams
+from tspec.core.shapes import mask_words
 
 TEMPLATE = "{% for m in messages %}[{{ m['content'] }}]{% endfor %}{% if add_generation_prompt %}x{% endif %}"
 NOTHING = {"blocks": 0, "running": 0, "waiting": 0}
@@ -132,11 +134,8 @@ def test_requests_may_be_stepped_by_hand(llm):
         for handle in advanced:
             pieces[handle].append(handle.take())
             assert (pieces[handle][-1].result is not None) == handle.is_finished
-    assert [len(chunks) for chunks in pieces.values()] == [
-        2,
-        1,
-        11,
-    ]  # two tokens with the step of their prompt
+    # Two tokens with the step of the first one's prompt; the third one's went along with a round.
+    assert [len(chunks) for chunks in pieces.values()] == [2, 1, 12]
     for handle, chunks in pieces.items():
         assert [token for chunk in chunks for token in chunk.token_ids] == handle.result.token_ids
         assert "".join(chunk.text for chunk in chunks) == handle.result.text
@@ -201,3 +200,48 @@ def test_a_request_that_fails_says_so_in_its_result(llm):
         llm.step()
     assert (broken.result.finish_reason, good.result.text) == ("error", STORY)
     assert "got none above minus infinity" in broken.take().result.error
+
+
+class Calling:
+    """A constraint that allows all, and calls something once it is asked, within a step."""
+
+    def __init__(self, call):
+        self.call = call
+
+    def start(self, vocab_size, stop_ids):
+        self.whole = np.full(mask_words(vocab_size), -1, dtype=np.int32)
+        return self
+
+    def fill_mask(self, mask):
+        mask[:] = self.whole
+        self.call()
+
+    def advance(self, token):
+        return True
+
+    def take_back(self, count):
+        pass
+
+
+def test_a_constraint_may_drop_requests(llm):
+    """Its own, too. They leave at the end of the step."""
+    handles = []
+    calling = Calling(lambda: [llm.abort(each) for each in handles[:2]])
+    handles += [llm.add_request(START), llm.add_request(START, SamplingParams(constraint=calling))]
+    kept = llm.add_request(START)
+    llm.step()
+    assert [each.result.finish_reason for each in handles] == ["abort"] * 2
+    assert not set(handles) & set(llm.step())
+    while llm.has_work:
+        llm.step()
+    assert kept.result.text == STORY
+
+
+@pytest.mark.parametrize("use", ["step", "generate"])
+def test_a_constraint_cannot_run_requests(llm, use):
+    calling = Calling(llm.step if use == "step" else lambda: llm.generate(START))
+    calls, other = llm.add_request(START, SamplingParams(constraint=calling)), llm.add_request(START)
+    while llm.has_work:
+        llm.step()
+    assert (calls.result.finish_reason, other.result.text) == ("error", STORY)
+    assert calls.result.error.startswith("step: got one within a step, need one after it")

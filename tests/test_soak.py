@@ -14,25 +14,72 @@ from tspec import LLM, SamplingParams
 NGRAM = {"method": "ngram", "prompt_lookup_min": 1}
 
 
-def test_random_traffic_leaves_nothing(long_folder):
+NUM_REQUESTS = 160
+KEPT_OBJECTS = 25
+"""Python objects a request: plans that are bound for the first time come to a few, a sequence that is kept to fifty."""
+
+
+@pytest.fixture(scope="module")
+def llm(long_folder):
+    """One that has met most kinds of passes and buckets."""
     llm = open_llm(long_folder, num_threads=1)
-    soak = Soak(llm, Traffic(llm.config.vocab_size, MAX_MODEL_LEN, seed=1, has_text=True), pause_s=0.002)
-    report = asyncio.run(soak.run(24, seconds=240, num_requests=330, sample_s=2))
+    traffic(llm, seed=1)
+    yield llm
     llm.close()
+
+
+def traffic(llm, seed):
+    soak = Soak(llm, Traffic(llm.config.vocab_size, MAX_MODEL_LEN, seed, has_text=True), pause_s=0.002)
+    return asyncio.run(soak.run(24, seconds=240, num_requests=NUM_REQUESTS, sample_s=2))
+
+
+def num_objects():
+    gc.collect()
+    return len(gc.get_objects())
+
+
+def test_random_traffic_leaves_nothing(llm):
+    before = num_objects()
+    report = traffic(llm, seed=2)
     assert (report.errors, report.leaks) == ([], {})
-    assert report.num_requests >= 330
+    assert report.num_requests >= NUM_REQUESTS
     assert min(report.ways[way] for way in ("generate", "stream", "cancel", "leave", "refused")) > 0
+    assert report.samples[-1].objects - before < KEPT_OBJECTS * NUM_REQUESTS
 
 
-def test_a_leak_is_seen(long_folder):
+def test_requests_that_are_kept_are_seen(llm, monkeypatch):
     """What the test above relies on."""
+    engine, kept, before = llm._engine.opened(), [], num_objects()
+    add = engine.add
+    monkeypatch.setattr(
+        engine, "add", lambda *args, **options: kept.append(add(*args, **options)) or kept[-1]
+    )
+    report = traffic(llm, seed=3)
+    assert (report.errors, report.leaks) == ([], {})
+    assert report.samples[-1].objects - before > KEPT_OBJECTS * NUM_REQUESTS
+
+
+def test_what_is_held_is_seen_by_its_name(long_folder):
     llm = open_llm(long_folder, num_threads=1)
     engine = llm._engine.opened()
     assert leaks(llm) == {}
-    engine.add([1, 2, 3], SamplingParams(max_tokens=50))
-    engine.add([1, 2, 3], SamplingParams(max_tokens=50), priority=1)
+    params = SamplingParams(max_tokens=50)
+    for number in range(20):  # nothing steps them: the engine's thread waits for a call
+        llm._engine.add([number], [params], priority=number)
+    assert leaks(llm) == {"waiting": 20, "handles": 20}
     engine.step()
-    assert leaks(llm) == {"KV blocks": 2, "running": 2, "texts of the proposer": 2}
+    assert leaks(llm) == {
+        "KV blocks": 16,
+        "running": 16,
+        "waiting": 4,
+        "texts of the proposer": 16,
+        "handles": 20,
+    }
+    for sequence in [*engine.scheduler.running, *engine.scheduler.waiting]:
+        engine.abort(sequence)
+    llm._thread._open.add(None)
+    assert leaks(llm) == {"handles": 20, "calls": 1}
+    llm._thread._open.clear()
     llm.close()
 
 

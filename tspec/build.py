@@ -105,6 +105,8 @@ def build_engine(
         max_candidates=max_candidates,
         node_budget=MAX_NODES if is_cuda else num_cheap_nodes,
         acceptance=speculative.acceptance,
+        # A device computes padding, and captures buckets ahead; features are kept of accepted nodes alone.
+        mixes_prompts=not is_cuda and (draft is None or draft.features is None),
         on_metrics=options.on_metrics,
         metrics_interval_s=options.metrics_interval_s,
         plain_times=None if max_candidates == 0 else time_plain(ready.executor),

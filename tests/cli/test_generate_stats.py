@@ -50,6 +50,10 @@ def test_the_table_has_what_one_text_took(table):
     figures = table("--max-tokens", 13, "--num-speculative-tokens", 3)
     times = {figures.pop(name) for name in ("queue time", "time to first token", "tokens/s")}
     assert all(float(each.removesuffix(" s")) >= 0 for each in times)
+    assert 0 < float(figures.pop("drafting / verifying").split()[0]) < 10
+    measured, expected = figures.pop("speed-up of rounds with candidates").split(", ")
+    assert measured.endswith("x measured") and expected.endswith("x expected")
+    assert 0 < float(measured.split("x")[0]) <= float(expected.split("x")[0]) * 1.01
     assert figures == {
         "prompt tokens": "9",
         "computed, reused": "9, 0",
@@ -77,6 +81,7 @@ def test_what_did_not_happen_is_a_dash_and_no_number(table):
         "tokens per pass",
         "acceptance rate",
         "accepted by position",
+        "drafting / verifying",
         "passes",
     }
 

@@ -40,6 +40,7 @@ def make_engine(model, num_candidates):
         max_num_seqs=len(model.tables),
         max_candidates=num_candidates,
         node_budget=MAX_NODES,
+        mixes_prompts=False,  # as build.py has it for a device
     )
 
 

@@ -12,10 +12,11 @@ import torch
 from support.cpu_pass import Case, run_on_cpu
 from support.kernel_case import DTYPES, Maker, chains
 from support.narrow_host import IS_X86, output_on_avx2
-from support.sampling_cases import edit_logits, filters, find_kept, finish, sample, token_logprobs
+from support.sampling_cases import edit_logits, filters, find_kept, finish, sample, start, token_logprobs
 from support.sampling_hash import hash_of_sampling
 
 from tspec.core.dtypes import DType
+from tspec.core.noise import TARGET
 from tspec.core.sampling import NO_TOKEN
 from tspec.graph.builder import GraphBuilder
 from tspec.graph.passes import fuse
@@ -147,6 +148,21 @@ def test_a_token_is_drawn_by_its_position_not_by_its_place():
         }
         assert int(run_on_cpu(replace(case, inputs=plain))["token"]) == int(found[node]), node
     assert NO_TOKEN in found
+
+
+@pytest.mark.parametrize("vocab", [97, 1000])
+def test_a_draft_that_draws_with_the_targets_noise_draws_the_targets_tokens(vocab):
+    """From the same logits; where a sequence is greedy both take the largest."""
+    make, trees = Maker("coupled"), chains(COUNTS)
+    build, logits = start(make, vocab, trees, last=True)
+    target = build.sample("target", logits)
+    tokens, logprobs, _ = build.draw_draft("draft", logits, None, stream=TARGET, offset=0)
+    inputs = filters(make, trees, 0)
+    inputs["draft_prefix"] = inputs["prefix_len"] + inputs["num_nodes"]
+    case = finish(make, build, [target, tokens, logprobs], inputs)
+    found = run_on_cpu(case)
+    assert torch.equal(found["target"], found["draft.tokens"][..., 0])
+    assert (found["target"] != NO_TOKEN).any()
 
 
 @pytest.mark.skipif(not IS_X86, reason="the narrow registers of another architecture")

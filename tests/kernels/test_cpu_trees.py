@@ -14,7 +14,7 @@ from support.cache_cases import accept_match, kv_commit
 from support.cpu_pass import MAX_MODEL_LEN, run_on_cpu
 from support.kernel_case import DTYPES, KernelCase, Maker, random_trees
 from support.kernel_cases import hold_against_reference
-from support.level_cases import TREES, Layer, level_attention, path_as_chain
+from support.level_cases import TREES, Layer, Levels, behind, level_attention, path_as_chain
 from support.row_invariance import assert_same_bits
 from support.strategies import candidate_trees
 
@@ -28,7 +28,7 @@ SEEDS = st.integers(0, 1 << 32)
 
 def hold(kind: str, make, dtype: DType = DType.FLOAT32, **settings) -> None:
     label = "-".join(f"{value}" for value in settings.values() if isinstance(value, int))
-    if kind != "accept_match":
+    if kind != "accept_match" and "layer" not in settings:
         settings["dtype"] = dtype
     hold_against_reference(KernelCase(kind, dtype, label, partial(make, **settings)).build(), kind, dtype)
 
@@ -67,6 +67,27 @@ def test_acceptance_walks_down_while_the_target_agrees(trees, seed):
     """With three tokens, every other node has a child that the target wants."""
     node_tokens = np.random.default_rng(seed).integers(0, 3, trees.tokens.shape)
     hold("accept_match", accept_match, trees=trees, node_tokens=node_tokens)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.short)
+@settings(deadline=None, max_examples=15)
+@given(
+    width=st.integers(1, 10),
+    num_levels=st.integers(1, 6),
+    counts=st.lists(st.integers(0, 10), min_size=1, max_size=3),
+    prefixes=PREFIXES,
+    seed=SEEDS,
+    window=st.none() | st.integers(1, 200),
+    first_slot=st.integers(0, 70),
+)
+def test_levels_read_the_prefix_and_the_ancestors_alone(
+    dtype, width, num_levels, counts, prefixes, seed, window, first_slot
+):
+    """And write their nodes behind those of the levels before them."""
+    live = tuple(min(count, width) for count in counts)
+    tree = Levels(live, tuple(prefixes[: len(counts)]), width=width, num_levels=num_levels, seed=seed)
+    layer = Layer(dtype, 24, 3, window=window, first_slot=first_slot)
+    hold("rope_attention", level_attention, dtype, layer=layer, tree=behind(tree, first_slot))
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: f"{tree.num_levels}x{tree.width}")

@@ -22,6 +22,7 @@ from support.acceptance_drafts import (
     noise_by_place,
     residual_noise,
 )
+from support.text_law import alarm, surprise
 
 VOCAB, LENGTH, TEXTS = 5, 3, 70_000
 FALSE_ALARM = 1e-6
@@ -57,21 +58,12 @@ FAULTS = {
 """What of the decoder is broken, and of the draft."""
 
 NUM_CASES = EXAMPLES * len(MODES) + 4
-ALARM = np.log(2 * NUM_CASES * VOCAB**LENGTH / FALSE_ALARM)
+ALARM = alarm(NUM_CASES * VOCAB**LENGTH, FALSE_ALARM)
 
 
-def surprise(decoder: Decoder) -> float:
-    """The largest exponent of the bound over all texts."""
-    law = decoder.target.law(LENGTH)
-    texts = decoder.decode(TEXTS, LENGTH, seed=1)
-    places = np.ravel_multi_index(tuple(texts.T), law.shape)
-    found = np.bincount(places, minlength=law.size) / TEXTS
-    return float(TEXTS * (_part(found, law.ravel()) + _part(1 - found, 1 - law.ravel())).max())
-
-
-def _part(found: np.ndarray, p: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(found > 0, found * np.log(found / np.maximum(p, 0)), 0)
+def surprise_of(decoder: Decoder) -> float:
+    """How far its texts are from the law of its target."""
+    return surprise(decoder.decode(TEXTS, LENGTH, seed=1), decoder.target.law(LENGTH))
 
 
 def tables(seed: int, spread: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -109,13 +101,13 @@ def test_texts_follow_the_law_of_plain_decoding(mode, data):
     table, near = tables(data.draw(st.integers(0, 1 << 32)), data.draw(st.sampled_from((0.5, 2.0))))
     target = data.draw(targets(table))
     decoder = Decoder(target, Draft(near, **{"noise": fresh_noise(2)} | draft), acceptance)
-    assert surprise(decoder) < ALARM
+    assert surprise_of(decoder) < ALARM
 
 
 @pytest.mark.parametrize("settings", [{"widths": (3, 2)}, {"widths": CHAIN, "is_block": True}])
 def test_a_draft_that_is_the_target_does_not_turn_it_greedy(settings):
     table, _ = tables(3)
-    assert surprise(Decoder(Target(table), Draft(table, noise=fresh_noise(4), **settings))) < ALARM
+    assert surprise_of(Decoder(Target(table), Draft(table, noise=fresh_noise(4), **settings))) < ALARM
 
 
 @pytest.mark.parametrize("acceptance", ["match", "ratio"])
@@ -136,7 +128,7 @@ def test_a_planted_fault_is_caught(fault):
     table, near = tables(0)
     target = Target(table, temperature=0.8, penalties=(1.3, 0.5, 0.4))
     decoder = Decoder(target, Draft(near, **{"noise": fresh_noise(8)} | draft), **broken)
-    assert surprise(decoder) > ALARM
+    assert surprise_of(decoder) > ALARM
 
 
 def blocks_that_refuse_everything(noise) -> Decoder:
@@ -156,5 +148,5 @@ def blocks_that_refuse_everything(noise) -> Decoder:
 
 def test_blocks_need_new_noise_in_every_round():
     """A refused block tells of the candidates behind the refused one; the next round must not draw them again."""
-    assert surprise(blocks_that_refuse_everything(keyed_noise)) < ALARM
-    assert surprise(blocks_that_refuse_everything(noise_by_place)) > ALARM
+    assert surprise_of(blocks_that_refuse_everything(keyed_noise)) < ALARM
+    assert surprise_of(blocks_that_refuse_everything(noise_by_place)) > ALARM

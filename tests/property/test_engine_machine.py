@@ -89,15 +89,16 @@ class EngineMachine(RuleBasedStateMachine):
         num_seqs=st.integers(2, 8),
         seed=st.integers(0, 1 << 32),
         is_ngram=st.booleans(),
+        mixes_prompts=st.sampled_from([True, True, True, False]),
     )
-    def start(self, num_blocks, num_seqs, seed, is_ngram):
+    def start(self, num_blocks, num_seqs, seed, is_ngram, mixes_prompts):
         engine, _ = world()
         texts = [PROMPTS[prompt] + alone((prompt, params))[0] for prompt in (0, 4) for params in (0, 1)]
         proposer = NgramProposer(LOOKUP) if is_ngram else RandomTrees(texts, seed, VOCAB)
         whole, engine.executor.num_blocks = engine.executor.num_blocks, num_blocks
         try:
             options = {"max_candidates": 9, "max_num_seqs": num_seqs, "node_budget": 12}
-            self.engine = with_proposer(engine, proposer, **options)
+            self.engine = with_proposer(engine, proposer, mixes_prompts=mixes_prompts, **options)
         finally:
             engine.executor.num_blocks = whole
         self.open = []

@@ -36,14 +36,18 @@ def plain(tmp_path_factory):
     engine.close()
 
 
-def opened(plain: Engine, name: str, texts: list[list[int]] = (), **options: Any) -> Engine:
-    """An engine without any known text. `texts` are known to the proposer of random trees."""
+def opened(plain: Engine, name: str, texts: list[list[int]] = (), **more: Any) -> Engine:
+    """An engine without any known text. `texts` are known to the proposer of random trees.
+
+    Prompts have passes of their own, so that each of their tokens counts as prefilled.
+    """
     proposer = {
         "none": NoProposer,
         "ngram": lambda: NgramProposer(SpeculativeConfig(**NGRAM)),
         "trees": lambda: RandomTrees(texts, 4, VOCAB),
     }[name]()
-    options = {"max_num_seqs": NUM_REQUESTS, "max_candidates": 5, "node_budget": 200} | options
+    options = {"max_num_seqs": NUM_REQUESTS, "max_candidates": 5, "node_budget": 200, "mixes_prompts": False}
+    options |= more
     return with_proposer(plain, proposer, **options)
 
 

@@ -10,10 +10,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from support.acceptance_drafts import Draft, keyed_noise
 from support.engines import TestProposer, build, finish, run, with_proposer
-from support.table_model import table_checkpoint
+from support.table_model import logits_checkpoint
+from support.text_law import alarm, surprise
 
 from tspec.core.proposer import DraftBatch
 from tspec.core.sampling_params import SamplingParams
@@ -24,8 +24,8 @@ VOCAB, ALIVE, LENGTH, TEXTS, ROWS = 64, 4, 3, 2000, 25
 """Of the vocabulary only the first tokens are ever likely; texts are run so many at a time."""
 
 FALSE_ALARM = 1e-6
-ALARM = np.log(2 * 4 * ALIVE**LENGTH / FALSE_ALARM)
-"""As in tests/property/test_acceptance_statistics.py, for four cases."""
+ALARM = alarm(7 * ALIVE**LENGTH, FALSE_ALARM)
+"""As in tests/property/test_acceptance_statistics.py, for seven cases."""
 
 
 def table(seed: int) -> np.ndarray:
@@ -64,11 +64,7 @@ class DrawingProposer(TestProposer):
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("table")
-    table_checkpoint(folder, {}, vocab=VOCAB)
-    file = folder / "model.safetensors"
-    tensors = load_file(file)
-    tensors["lm_head.weight"] = torch.from_numpy(TARGET.T / VOCAB**0.5).contiguous()  # a norm of one-hot rows
-    save_file(tensors, file, metadata={"format": "pt"})
+    logits_checkpoint(folder, TARGET)
     engine = build(folder, max_model_len=64)
     yield engine
     engine.close()
@@ -85,19 +81,10 @@ def decode(engine, draft: Draft, max_tokens: int, count: int, **params) -> list:
     return done
 
 
-def surprise(sequences) -> float:
-    """The largest exponent of Chernoff's bound over all texts."""
+def surprise_of(sequences) -> float:
     p = torch.from_numpy(TARGET[:ALIVE, :ALIVE]).double().softmax(1).numpy()
     law = p[0][:, None, None] * p[:, :, None] * p[None]
-    texts = np.array([each.output_ids for each in sequences])
-    places = np.ravel_multi_index(tuple(texts.T), law.shape)
-    found, law = np.bincount(places, minlength=law.size) / len(texts), law.ravel()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        parts = [
-            np.where(one > 0, one * np.log(one / other), 0)
-            for one, other in ((found, law), (1 - found, 1 - law))
-        ]
-    return float(len(texts) * sum(parts).max())
+    return surprise(np.array([each.output_ids for each in sequences]), law)
 
 
 DRAFTS = {
@@ -110,12 +97,12 @@ DRAFTS = {
 @pytest.mark.parametrize("form", DRAFTS)
 def test_texts_follow_the_law_of_the_target(engine, form):
     draft = Draft(NEAR, noise=keyed_noise, **DRAFTS[form])
-    assert surprise(decode(engine, draft, LENGTH, TEXTS)) < ALARM
+    assert surprise_of(decode(engine, draft, LENGTH, TEXTS)) < ALARM
 
 
 def test_a_draft_that_lies_about_its_law_is_caught(engine):
     draft = Draft(NEAR, (1, 1), keyed_noise, temperature=0.3, told_temperature=1.0)
-    assert surprise(decode(engine, draft, LENGTH, TEXTS)) > ALARM
+    assert surprise_of(decode(engine, draft, LENGTH, TEXTS)) > ALARM
 
 
 @pytest.mark.parametrize("form", DRAFTS)
@@ -139,6 +126,27 @@ def test_filters_and_masks_are_those_of_the_target(engine):
             kept = [other for other in np.argsort(-TARGET[last]) if other != 1][:2]
             assert token in kept, (last, token)
         assert len(sequence.logprobs) == 20
+
+
+@pytest.mark.parametrize("form", DRAFTS)
+def test_texts_of_prompts_that_went_along_follow_the_law_of_the_target(engine, form):
+    """Their first token comes out of a ratio pass, too, before which their row was a chunk in one."""
+    drawing = with_proposer(
+        engine, DrawingProposer(Draft(NEAR, noise=keyed_noise, **DRAFTS[form])), node_budget=64 * 8
+    )
+    bystanders, sequences = [], []
+    for seed in range(TEXTS // 2):
+        if not bystanders or bystanders[-1].finish_reason is not None:
+            bystanders.append(drawing.add([0], SamplingParams(temperature=1.0, seed=seed, max_tokens=60)))
+            drawing.step()
+        params = SamplingParams(temperature=1.0, seed=seed, max_tokens=LENGTH)
+        sequences.append(drawing.add([seed % ALIVE, 1, 2, 3, 0][-1 - seed % 5 :], params))
+        drawing.step()
+    finish(drawing)
+    went_along = [each for each in sequences if each.stats.num_from_prefill == 0]
+    assert len(went_along) > 0.9 * TEXTS // 2
+    assert {name.split()[0] for name in drawing.metrics().passes} == {"last", "ratio_filtered"}
+    assert surprise(sequences) < ALARM
 
 
 def test_coupled_draws_are_not_tested_by_ratio(engine):

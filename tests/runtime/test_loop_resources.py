@@ -197,3 +197,26 @@ def test_the_budget_of_a_pass_is_shared_out_over_its_rows(plain, alone):
         sequences = run(engine, *PROMPTS[:rows], max_tokens=20)
         assert proposer.rounds[0] == ([most] * rows, [most] * rows)
         assert outputs(sequences) == [output[:20] for output in alone[:rows]]
+
+
+def test_candidates_come_back_when_others_have_left(plain):
+    """A batch grows past the budget, where all decode plainly, and shrinks again: no proposer has lost the thread."""
+    (whole,) = run(plain, PROMPTS[0], max_tokens=230)
+    oracle = Oracle([whole.tokens])
+    engine = with_proposer(plain, oracle, max_candidates=7, max_num_seqs=20, node_budget=8)
+    long = engine.add(PROMPTS[0], SamplingParams(max_tokens=230))
+    for _ in range(2):
+        for _ in range(3):
+            engine.step()
+        others = [engine.add(prompt, SamplingParams(max_tokens=20)) for prompt in PROMPTS[1:9]]
+        while any(each.finish_reason is None for each in others):
+            engine.step()
+    finish(engine)
+    assert long.output_ids == whole.output_ids
+    sizes = [sizes for _, sizes in oracle.rounds]
+    num_rows = [len(each) for each in sizes]
+    assert max(num_rows) == 9
+    assert num_rows[0] == num_rows[-1] == 1 < num_rows.count(1)
+    assert [each[0] for each in sizes[:-2]] == [max(1, 8 // rows) for rows in num_rows[:-2]]
+    assert long.stats.num_accepted == long.stats.num_candidates > 100
+    assert long.stats.num_emitted == 1 + long.stats.num_passes + long.stats.num_accepted

@@ -165,3 +165,69 @@ def test_one_that_was_never_here_is_not_removed():
     other.admit()
     assert not scheduler.remove(sequence)
     assert other.remove(sequence)
+
+
+def decoding(scheduler: Scheduler, *priorities: int) -> list[Sequence]:
+    """Sequences of one block, whose text is in the KV cache but for its newest token."""
+    sequences = add(scheduler, *priorities, length=3)
+    scheduler.admit()
+    for sequence in sequences:
+        write(scheduler, sequence, 3, num_tokens=1)
+    return sequences
+
+
+def write(scheduler: Scheduler, sequence: Sequence, num_slots: int, num_tokens: int | None = None) -> None:
+    """What a pass does: it fills slots, and as many tokens come to the text unless another number is given."""
+    own = scheduler.running.index(sequence)
+    sequence.tokens += [own] * (num_slots if num_tokens is None else num_tokens)
+    sequence.prefix_len += num_slots
+    assert scheduler.kv.grow(sequence.table, sequence.prefix_len)
+    scheduler.kv.commit(sequence.table, sequence.tokens, sequence.prefix_len)
+
+
+def test_the_last_of_the_least_priority_gives_its_blocks_back():
+    """Four sequences have two blocks each, which is all there is, and need a third."""
+    scheduler = scheduler_of(num_blocks=8, max_num_seqs=4)
+    one, urgent, less, last = decoding(scheduler, 0, -1, 1, 0)
+    assert scheduler.running == [urgent, one, last, less]
+    for sequence in scheduler.running:
+        write(scheduler, sequence, 2 * BLOCK_TOKENS - 3)
+    assert scheduler.kv.num_free == 0
+    assert scheduler.reserve([1, 1, 1, 1]) == [1, 1, 0, 0]
+    assert (scheduler.running, scheduler.waiting) == ([urgent, one], [last, less])
+    assert [each.stats.num_preemptions for each in (one, urgent, less, last)] == [0, 0, 1, 1]
+    scheduler.check()
+
+
+def test_candidates_give_way_before_sequences_do():
+    scheduler = scheduler_of(num_blocks=5)
+    one, two = decoding(scheduler, 0, 0)
+    assert scheduler.reserve([3 * BLOCK_TOKENS, 1]) == [3 * BLOCK_TOKENS, 1]
+    write(scheduler, two, BLOCK_TOKENS - 3)
+    assert (len(one.table.blocks), scheduler.kv.num_free) == (4, 0)
+    assert scheduler.reserve([1, 1]) == [1, 1]
+    assert (len(one.table.blocks), len(two.table.blocks), scheduler.kv.num_free) == (1, 2, 2)
+    assert scheduler.num_preemptions == 0
+
+
+def test_candidates_make_no_sequence_give_way():
+    """They come down to the root alone, which has to have its slot."""
+    scheduler = scheduler_of(num_blocks=3)
+    decoding(scheduler, 0, 0)
+    assert scheduler.reserve([2 * BLOCK_TOKENS, 2 * BLOCK_TOKENS]) == [1, 1]
+    assert scheduler.num_preemptions == 0
+
+
+@pytest.mark.parametrize(("num_decoding", "budget"), [(0, 512), (1, 64)])
+def test_a_step_takes_so_many_prompt_tokens_and_less_beside_decoding(num_decoding, budget):
+    scheduler = scheduler_of(num_blocks=200, max_num_seqs=20)
+    if num_decoding:
+        decoding(scheduler, *[0] * num_decoding)
+    sequences = [sequence_of([number] * 100) for number in range(10)]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    scheduler.admit()
+    chunks = scheduler.prefill_chunks()
+    assert sum(chunk.num_tokens for chunk in chunks) == budget
+    assert [chunk.sequence for chunk in chunks] == sequences[: len(chunks)]
+    assert max(chunk.num_tokens for chunk in chunks) == 64

@@ -33,6 +33,7 @@ def with_proposer(
     node_budget: int = 64,
     acceptance: str = "auto",
     share_prefixes: bool = True,
+    mixes_prompts: bool = True,
 ) -> Engine:
     """An engine of its own on the same weights and KV memory. Use one of them at a time.
 
@@ -49,7 +50,30 @@ def with_proposer(
         node_budget=node_budget,
         acceptance=acceptance,
         share_prefixes=share_prefixes,
+        mixes_prompts=mixes_prompts,
     )
+
+
+def with_room(
+    engine: Engine, *, num_blocks: int | None = None, max_num_seqs: int = 8, node_budget: int = 512
+) -> Engine:
+    """An engine on all that another has, its proposer too, where many sequences may have whole trees.
+
+    num_blocks   of KV memory that it may use
+    """
+    executor, whole = engine.executor, engine.executor.num_blocks
+    executor.num_blocks = num_blocks or whole
+    try:
+        return with_proposer(
+            engine,
+            engine._proposer,
+            max_candidates=engine._max_candidates,
+            max_num_seqs=max_num_seqs,
+            node_budget=node_budget,
+            acceptance=engine._acceptance,
+        )
+    finally:
+        executor.num_blocks = whole
 
 
 def run(engine: Engine, *prompts: Sequence[int], **params: Any) -> list[RunningSequence]:

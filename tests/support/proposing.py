@@ -14,7 +14,13 @@ def int32(*values):
 
 
 def ngram_proposer(minimum=2, maximum=6, count=5, occurrence="latest", *, grows_with_match=True):
-    config = SpeculativeConfig("ngram", count, minimum, maximum, occurrence)
+    config = SpeculativeConfig(
+        "ngram",
+        num_speculative_tokens=count,
+        prompt_lookup_min=minimum,
+        prompt_lookup_max=maximum,
+        occurrence=occurrence,
+    )
     return NgramProposer(config, grows_with_match=grows_with_match)
 
 

@@ -7,6 +7,7 @@ import hashlib
 from functools import partial
 
 from support.cpu_pass import run_on_cpu
+from support.draft_cases import draw_draft, top_tokens
 from support.kernel_case import Maker
 from support.kernel_cases import live_part
 from support.product_cases import head_sample
@@ -21,6 +22,8 @@ CASES = (
     partial(find_kept, vocab=2000, counts=(9, 9), first=4, sampled=True),
     partial(edit_logits, vocab=331, counts=(9, 14, 3)),
     partial(token_logprobs, vocab=2000, counts=(9, 14, 3, 9)),
+    partial(top_tokens, vocab=2000, counts=(9, 14, 3), most=10),
+    partial(draw_draft, vocab=2000, counts=(3, 1, 2, 3), width=3),
     *(
         partial(head_sample, dtype=DType.BFLOAT16, vocab=700, k=40, counts=(9, 3), kind=kind)
         for kind in ("head_sample", "norm_head_sample")

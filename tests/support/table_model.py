@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from support.tiny_models import tiny_checkpoint
 
 
@@ -46,3 +48,17 @@ def table_checkpoint(
         for token in range(vocab):
             model.lm_head.weight[next_token.get(token, (token + 1) % vocab), token] = 1
     model.save_pretrained(folder)
+
+
+def logits_checkpoint(folder: Path, logits: np.ndarray, **config: Any) -> None:
+    """Write a llama whose logits after token t are `logits[t]`, float32 [V, V]: also NaN, of a whole row, or -inf."""
+    vocab = len(logits)
+    nan_tokens = np.flatnonzero(np.isnan(logits).all(1)).tolist()
+    table_checkpoint(folder, {}, vocab=vocab, nan_tokens=nan_tokens, **config)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    norm = vocab**0.5  # of one-hot rows
+    tensors["lm_head.weight"] = (
+        torch.from_numpy(np.nan_to_num(logits / norm, neginf=-3e38).T).float().contiguous()
+    )
+    save_file(tensors, file, metadata={"format": "pt"})

@@ -44,6 +44,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default=0,
         help="of a head: added to the layers whose hidden states it reads",
     )
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="of an EAGLE-3 head: decode with it and --target, and say which layers it was trained on",
+    )
     return parser
 
 
@@ -53,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
         from tspec.cli.inspect_head import print_head  # loads torch
 
         print_head(args.checkpoint, args.target, args.layer_offset)
+        if args.calibrate:
+            _calibrate(args.checkpoint, args.target)
         return 0
     for option, is_given in (
         ("--target", args.target is not None),
@@ -76,6 +83,14 @@ def run(args: argparse.Namespace) -> int:
     plan = lower(fused, bucket, max_model_len=context_limit(config), context=args.context)
     print(render(plan, find_device(args.device)))
     return 0
+
+
+def _calibrate(head: Path, target: Path | None) -> None:
+    if target is None:
+        raise ConfigError("--calibrate", got="no --target", need="the head's target", fix="Pass --target.")
+    from tspec.cli.calibrate import calibrate  # loads torch
+
+    calibrate(head, target)
 
 
 def parse_bucket(text: str) -> Bucket:

@@ -48,10 +48,10 @@ class MedusaProposer:
         caches = batch.caches
         assert caches is not None, "the loop gives a CachingProposer where its caches are"
         trees = root_trees(batch)
-        rows = np.flatnonzero(batch.max_nodes > 1)
+        rows = np.flatnonzero((batch.max_nodes > 1) & (caches.ends > 0))  # of no token, nothing is stored
         if len(rows) == 0:
             return trees
-        depth = int(min(self._depth, batch.max_nodes.max() - 1))
+        depth = int(min(self._depth, batch.max_nodes[rows].max() - 1))
         nodes = CandidateTrees(
             batch.roots[rows][:, None],
             np.full((len(rows), 1), NO_PARENT, dtype=np.int32),

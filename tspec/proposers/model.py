@@ -92,13 +92,14 @@ class ModelProposer:
         caches = batch.caches
         assert caches is not None, "the loop gives a CachingProposer where its caches are"
         trees = root_trees(batch)
-        rows = np.flatnonzero(batch.max_nodes > 1)
+        ends = caches.ends + 1  # the root, too
+        # A root in a slot that stays empty is not taken in: a head knows nothing of what comes before it.
+        rows = np.flatnonzero((batch.max_nodes > 1) & (ends > self._shape.first_slot))
         if len(rows) == 0:
             return trees
         self._share(caches)
-        ends = caches.ends + 1  # the root, too
         self._take_in(caches, rows.tolist(), ends, most_left=MAX_NODES)
-        depth = int(min(self._shape.depth, batch.max_nodes.max() - 1))
+        depth = int(min(self._shape.depth, batch.max_nodes[rows].max() - 1))
         outputs = self._run_round(batch, rows, ends, depth)
         plant(
             trees,

@@ -105,7 +105,8 @@ class TextEngine:
         """Run one step of the engine; returns the requests that gained tokens or ended."""
         engine = self.opened()
         try:
-            advanced = [self._handles[each] for each in engine.step()]
+            # Those that were dropped within the step have no handle any more.
+            advanced = [self._handles[each] for each in engine.step() if each in self._handles]
         except BaseException:
             self._handles = {key: handle for key, handle in self._handles.items() if not handle.is_finished}
             raise

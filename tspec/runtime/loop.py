@@ -4,14 +4,13 @@ import logging
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence as List
-from dataclasses import replace
 
 import numpy as np
 
 from tspec.core.config import ModelConfig
-from tspec.core.errors import CapacityError
+from tspec.core.errors import CapacityError, ConfigError
 from tspec.core.proposer import CachingProposer, Committed, Proposer
-from tspec.core.sampling import FILTERED, FUSED, pass_kind
+from tspec.core.sampling import pass_kind
 from tspec.core.sampling_params import SamplingParams
 from tspec.core.shapes import blocks_for
 from tspec.core.tree import CandidateTrees
@@ -29,9 +28,12 @@ from tspec.runtime.rounds import (
     cache_rows,
     check_trees,
     draft_batch,
-    draft_inputs,
+    most_nodes,
+    prompt_tokens_beside,
+    verify_inputs,
+    with_chunks,
 )
-from tspec.runtime.scheduler import Chunk, Scheduler
+from tspec.runtime.scheduler import Chunk, Scheduler, held_chunks
 from tspec.runtime.sequence import FinishReason, Sequence
 from tspec.runtime.speed_up import PlainTimes, RoundTimes
 from tspec.runtime.text import OutputText
@@ -45,13 +47,16 @@ PREFILL_ALONE = 512
 class Engine:
     """Runs requests to their ends: they come and go at any step, each with its own parameters and tree.
 
-    A step prefills chunks of prompts in one pass, then decodes every sequence whose prompt is done in another.
-    node_budget   nodes a verify pass may have in all while speculating: what the host computes at about the
-                  price of one (beyond it, plain decoding of the same batch would be faster)
-    acceptance    of candidates that a proposer draws: SpeculativeConfig.acceptance
-    plain_times   what is known of plain rounds before the first
-    on_metrics    called with the metrics from `step`, at most every `metrics_interval_s` seconds, and from `close`.
-                  The log, at level INFO, gets a line as often
+    While sequences decode, chunks of prompts go along in their verify pass. Else a step prefills larger chunks, then
+    decodes every sequence whose prompt is done.
+    node_budget     nodes a verify pass may have in all while speculating: what the host computes at about the
+                    price of one (beyond it, plain decoding of the same batch would be faster)
+    acceptance      of candidates that a proposer draws: SpeculativeConfig.acceptance
+    mixes_prompts   whether chunks of prompts go along in verify passes: not where a pass keeps something of the nodes
+                    that it accepts, as those of a chunk are known without being accepted, nor where padding is computed
+    plain_times     what is known of plain rounds before the first
+    on_metrics      called with the metrics from `step`, at most every `metrics_interval_s` seconds, and from `close`.
+                    The log, at level INFO, gets a line as often
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Engine:
         node_budget: int,
         acceptance: str = "auto",
         share_prefixes: bool = True,
+        mixes_prompts: bool = True,
         on_metrics: OnMetrics | None = None,
         metrics_interval_s: float = 10.0,
         plain_times: PlainTimes | None = None,
@@ -76,8 +82,6 @@ class Engine:
         self.scheduler = Scheduler(
             KvBlocks(executor.num_blocks, share_prefixes=share_prefixes),
             max_num_seqs=max_num_seqs,
-            prefill_alone=PREFILL_ALONE,
-            prefill_beside=2 * node_budget,
             on_start=self._start,
             on_stop=self._stop,
         )
@@ -86,6 +90,9 @@ class Engine:
         self._max_candidates = max_candidates
         self._node_budget = node_budget
         self._acceptance = acceptance
+        self._is_stepping = False
+        self._leaving: list[Sequence] = []
+        self._mixes_prompts = mixes_prompts
         self._counters = Counters()
         self._plain_times = plain_times or PlainTimes()
         self._report = MetricsReport(on_metrics, metrics_interval_s)
@@ -140,8 +147,10 @@ class Engine:
         return sequence
 
     def abort(self, sequence: Sequence) -> None:
-        """Drop a request, wherever it is. Harmless for one that has ended."""
-        if self.scheduler.remove(sequence):
+        """Drop a request, wherever it is, if it has not ended. Within a step it leaves at the step's end."""
+        if self._is_stepping:
+            self._leaving.append(sequence)
+        elif self.scheduler.remove(sequence):
             sequence.end(FinishReason.ABORT)
             self._counters.add_ended(sequence)
 
@@ -150,37 +159,52 @@ class Engine:
         return self._counters.read(self.scheduler)
 
     def step(self) -> list[Sequence]:
-        """Run up to two passes; returns the sequences that gained tokens or ended. Call while `has_work`.
+        """Run one pass or two; returns the sequences that gained tokens or ended. Call while `has_work`.
 
         An exception in a pass or in the proposer leaves the running sequences in no known state: they end with an error
         that says what it was. Those that wait go on, and so does the engine. KeyboardInterrupt and the like end them as
-        well, and are raised.
+        well, and are raised. Errors: ConfigError within a step.
         """
+        if self._is_stepping:
+            raise ConfigError("step", got="one within a step", need="one after it", fix="Call it later.")
         advanced: list[Sequence] = []
+        self._is_stepping = True
         try:
             self._step(advanced)
-        except (
-            BaseException
-        ) as error:  # whatever went wrong, it must not reach requests that had no part in it
+        except BaseException as error:  # must not reach requests that had no part in it
             _log.exception("A step failed: its %d requests end.", len(self.scheduler.running))
             advanced += self._fail_running(error)
             if not isinstance(error, Exception):
                 raise
+        finally:
+            self._is_stepping = False
+            while self._leaving:
+                self.abort(self._leaving.pop())
         self._report.poll(self.metrics)
         return list(dict.fromkeys(advanced))
 
     def _step(self, advanced: list[Sequence]) -> None:
         """`advanced` gets the sequences that have gained tokens, those before an exception, too."""
         self.scheduler.admit()
-        chunks = self.scheduler.prefill_chunks()
+        is_mixed = self._mixes_prompts and self.scheduler.is_decoding
+        chunks = self.scheduler.prefill_chunks(self._prompt_budget(), leaves_roots=is_mixed)
         if chunks and chunks[0].sequence.is_scored:
             self._score_prompts(chunks)
-        elif chunks:
+            chunks = []
+        elif chunks and not is_mixed:
             advanced += self._prefill(chunks)
+            chunks = []
         self._release_ended()
-        if self.scheduler.decoding():
-            advanced += self._decode()
+        advanced += self._decode(chunks)
         self._release_ended()
+
+    def _prompt_budget(self) -> int:
+        """Prompt tokens that a step takes."""
+        if not self.scheduler.is_decoding:
+            return PREFILL_ALONE
+        if not self._mixes_prompts:
+            return 2 * self._node_budget  # a pass of so many costs about as much as the round after it
+        return prompt_tokens_beside(sum(self._max_nodes(self.scheduler.decoding())), self._node_budget)
 
     def close(self) -> None:
         """Drop all requests and end the executor's threads."""
@@ -195,9 +219,7 @@ class Engine:
     def _stop(self, slot: int) -> None:
         try:
             self._proposer.release(slot)
-        except (
-            Exception
-        ):  # the proposer's own books: neither this sequence nor those after it may stay for that
+        except Exception:  # of its own books: neither this sequence nor those after it may stay for that
             _log.exception("Proposer %s could not release slot %d.", self._proposer.name, slot)
 
     def _fail_running(self, error: BaseException) -> list[Sequence]:
@@ -229,9 +251,7 @@ class Engine:
             outputs = self._run(pass_kind("last", sampling), sequences, trees, requests)
         else:
             self._run("none", sequences, trees, {})
-        for chunk in chunks:
-            self._count_chunk(chunk)
-        self._follow(sequences)
+        self._count_chunks(chunks)
         rows = [row for row, is_done in enumerate(done) if is_done]
         finished = [sequences[row] for row in rows]
         for sequence in finished:
@@ -243,17 +263,14 @@ class Engine:
         self._commit_blocks(sequences)
         return finished
 
-    def _follow(self, sequences: List[Sequence]) -> None:
-        """Let a proposer's cache take in what a pass has committed of prompts."""
-        if self._caching is not None:
-            self._caching.follow(cache_rows(sequences))
-
-    def _count_chunk(self, chunk: Chunk) -> None:
-        """Note that a chunk's keys and values are there."""
-        sequence, count = chunk
-        sequence.prefix_len += count
-        sequence.stats.num_prefilled += count
-        self._counters.num_prefilled += count
+    def _count_chunks(self, chunks: List[Chunk]) -> None:
+        """Note that the keys and values of chunks are there, and let a proposer's cache take them in, too."""
+        for sequence, count in chunks:
+            sequence.prefix_len += count
+            sequence.stats.num_prefilled += count
+            self._counters.num_prefilled += count
+        if self._caching is not None and chunks:
+            self._caching.follow(cache_rows([chunk.sequence for chunk in chunks]))
 
     def _score_prompts(self, chunks: List[Chunk]) -> None:
         """Take chunks of prompts through a pass that gives the log-probabilities of what follows each token."""
@@ -266,85 +283,76 @@ class Engine:
         requests = {"targets": targets, "num_logprobs": logprob_counts(wanted)}
         outputs = self._run("prompt", sequences, trees, requests)
         for row, (sequence, count) in enumerate(chunks):
-            self._count_chunk(chunks[row])
             sequence.prompt_logprobs += read_logprobs(outputs, row, targets[row, :count], wanted[row])
-        self._follow(sequences)
+        self._count_chunks(chunks)
         self._commit_blocks(sequences)
 
-    def _decode(self) -> list[Sequence]:
-        """One round: propose, verify, accept, commit."""
+    def _decode(self, chunks: List[Chunk]) -> list[Sequence]:
+        """One round: propose, verify, accept, commit. Chunks of prompts go along in the pass."""
         decoding = self.scheduler.decoding()
-        nodes = self._reserve(decoding)
+        nodes = self._reserve(decoding) if decoding else []
         sequences = [each for each, count in zip(decoding, nodes, strict=True) if count > 0]
+        chunks = held_chunks(chunks)
         if not sequences:
-            return []
-        caches = None if self._caching is None else cache_rows(sequences)
-        batch = draft_batch(sequences, [count for count in nodes if count > 0], self._acceptance, caches)
+            return self._prefill(chunks) if chunks else []
         start_s = time.perf_counter()
-        trees = self._proposer.propose(batch)
-        draft_s = time.perf_counter() - start_s
-        check_trees(trees, batch, self._proposer.name, self._acceptance, self.config.vocab_size)
-        sampling = sampling_of(sequences)
-        if trees.draft_logprobs is None:
-            kind, draft = pass_kind("all", sampling), {}
-        else:
-            sampling = FILTERED if sampling == FUSED else sampling
-            kind, draft = pass_kind("ratio", sampling), draft_inputs(trees)
-        requests = request_inputs(sequences, sampling, trees, self.config.vocab_size)
+        trees = self._propose(sequences, [count for count in nodes if count > 0])
         verify_start_s = time.perf_counter()
-        outputs = self._run(kind, sequences, trees, requests | draft)
-        verify_s = time.perf_counter() - verify_start_s
+        outputs = self._verify(sequences, trees, chunks)
+        verify_end_s = time.perf_counter()
         num_out = outputs["num_out"][: len(sequences)]
-        rows = zip(sequences, trees.num_nodes.tolist(), tree_depths(trees), num_out.tolist(), strict=True)
+        depths = tree_depths(trees)
+        rows = zip(sequences, trees.num_nodes.tolist(), depths, num_out.tolist(), strict=True)
         for sequence, count, depth, out in rows:
             sequence.stats.add_pass(count - 1, out - 1, depth)
             self._counters.add_tree(count - 1, depth, out - 1)
             sequence.prefix_len += out
         self._commit(sequences, outputs["out_tokens"][: len(sequences)], num_out, outputs)
-        self._commit_blocks(sequences)
-        times = RoundTimes(draft_s=draft_s, verify_s=verify_s, total_s=time.perf_counter() - start_s)
-        self._count_times(sequences, trees, num_out, times)
+        self._count_chunks(chunks)
+        self._commit_blocks([*sequences, *(chunk.sequence for chunk in chunks)])
+        if not chunks:
+            times = (verify_start_s - start_s, verify_end_s - verify_start_s, time.perf_counter() - start_s)
+            self._count_times(sequences, depths, num_out.tolist(), RoundTimes.of(*times))
         return sequences
 
     def _count_times(
-        self, sequences: List[Sequence], trees: CandidateTrees, num_out: np.ndarray, times: RoundTimes
+        self, sequences: List[Sequence], depths: List[int], num_out: List[int], times: RoundTimes
     ) -> None:
         """Note a plain round's time, or what the sequences with candidates waited in another."""
-        if int(trees.num_nodes.max()) == 1:
-            self._plain_times.add(len(sequences), times.total_s)
-            return
-        plain_s = self._plain_times.find(len(sequences))
-        if plain_s is None:
-            return
-        for sequence, depth, out in zip(sequences, tree_depths(trees), num_out.tolist(), strict=True):
-            if depth > 0:
-                judged = min(out, depth)
-                one = replace(
-                    times, num_rounds=1, num_tokens=out, num_judged=judged, depths=depth, plain_s=plain_s
-                )
-                sequence.stats.rounds.add(one)
-                self._counters.rounds.add(one)
+        for number, one in self._plain_times.split(times, depths, num_out):
+            sequences[number].stats.rounds.add(one)
+            self._counters.rounds.add(one)
+
+    def _propose(self, sequences: List[Sequence], nodes: List[int]) -> CandidateTrees:
+        caches = None if self._caching is None else cache_rows(sequences)
+        batch = draft_batch(sequences, nodes, self._acceptance, caches)
+        trees = self._proposer.propose(batch)
+        check_trees(trees, batch, self._proposer.name, self._acceptance, self.config.vocab_size)
+        return trees
+
+    def _verify(
+        self, sequences: list[Sequence], trees: CandidateTrees, chunks: List[Chunk]
+    ) -> Mapping[str, np.ndarray]:
+        """Run the pass over all trees. What it chooses after nodes of chunks, in the rows behind, is of no meaning."""
+        kind, requests = verify_inputs(sequences, trees, len(chunks), self.config.vocab_size)
+        running = [*sequences, *(chunk.sequence for chunk in chunks)]
+        return self._run(kind, running, with_chunks(trees, chunks), requests)
 
     def _reserve(self, decoding: List[Sequence]) -> list[int]:
         """The nodes of each sequence's tree, whose slots are there; 0 for one that had to give its blocks back."""
         nodes = self._max_nodes(decoding)
         if self._caching is None:
-            return self.scheduler.reserve(nodes)
+            return self.scheduler.reserve(decoding, nodes)
         # The proposer's own tree stands behind the root, and may be larger than what it is asked for.
         slots = [count if count == 1 else max(count, 1 + self._caching.num_slots) for count in nodes]
-        granted = self.scheduler.reserve(slots)
+        granted = self.scheduler.reserve(decoding, slots)
         return [
             count if room >= need else min(room, 1)
             for count, need, room in zip(nodes, slots, granted, strict=True)
         ]
 
     def _max_nodes(self, sequences: List[Sequence]) -> list[int]:
-        """Candidates are useful only as far as tokens may still come: the bonus token takes the last place."""
-        share = max(1, self._node_budget // len(sequences))
-        return [
-            min(self._max_candidates + 1, each.params.max_candidates + 1, share, each.num_remaining)
-            for each in sequences
-        ]
+        return most_nodes(sequences, self._max_candidates, self._node_budget)
 
     def _run(
         self, kind: str, sequences: list[Sequence], trees: CandidateTrees, requests: Mapping[str, Rows]

@@ -5,7 +5,7 @@ Kept in step with the text: counts and masks follow what was committed. Knows no
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -104,6 +104,19 @@ class Request(Protocol):
     @property
     def num_output(self) -> int:
         """Tokens emitted so far."""
+
+
+@dataclass(slots=True)
+class NoRequest:
+    """Stands for a row of a pass after whose nodes nobody wants a token. It costs least: greedy, and nothing else."""
+
+    tables: RequestTables = field(
+        default_factory=lambda: RequestTables(
+            SamplingParams(temperature=0), temperature=0.0, seed=0, sampling=FUSED
+        )
+    )
+    tokens: list[int] = field(default_factory=list)
+    num_output: int = 0
 
 
 def sampling_of(requests: Sequence[Request]) -> str:

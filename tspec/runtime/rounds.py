@@ -6,9 +6,11 @@ import numpy as np
 
 from tspec.core.errors import ConfigError
 from tspec.core.proposer import CacheRows, DraftBatch, DraftSampling
+from tspec.core.sampling import FILTERED, FUSED, pass_kind
 from tspec.core.shapes import BLOCK_TOKENS
 from tspec.core.tree import MAX_NODES, NO_PARENT, CandidateTrees
 from tspec.runtime.inputs import Rows
+from tspec.runtime.request_tables import NoRequest, Request, request_inputs, sampling_of
 from tspec.runtime.scheduler import Chunk
 from tspec.runtime.sequence import Sequence
 
@@ -26,6 +28,46 @@ def as_chains(chunks: List[Chunk]) -> CandidateTrees:
     for row, (sequence, count) in enumerate(chunks):
         trees.tokens[row, :count] = sequence.tokens[sequence.prefix_len : sequence.prefix_len + count]
     return trees
+
+
+def with_chunks(trees: CandidateTrees, chunks: List[Chunk]) -> CandidateTrees:
+    """Candidate trees, and chunks of prompts as chains in the rows behind them; laws of candidates are left out."""
+    if not chunks:
+        return trees
+    parts = trees, as_chains(chunks)
+    num_nodes = np.concatenate([each.num_nodes for each in parts])
+    shape = len(num_nodes), int(num_nodes.max())
+    tokens, parents = np.zeros(shape, dtype=np.int32), np.full(shape, NO_PARENT, dtype=np.int32)
+    start = 0
+    for part in parts:
+        end, width = start + len(part.num_nodes), min(shape[1], part.tokens.shape[1])
+        tokens[start:end, :width] = part.tokens[:, :width]
+        parents[start:end, :width] = part.parents[:, :width]
+        start = end
+    return CandidateTrees(tokens, parents, num_nodes)
+
+
+def most_nodes(sequences: List[Sequence], max_candidates: int, node_budget: int) -> list[int]:
+    """The most nodes that each sequence's tree may have: its own limits, and its share of the budget.
+
+    Candidates are useful only as far as tokens may still come: the bonus token takes the last place.
+    """
+    share = max(1, node_budget // len(sequences))
+    return [
+        min(max_candidates + 1, each.params.max_candidates + 1, share, each.num_remaining)
+        for each in sequences
+    ]
+
+
+def prompt_tokens_beside(num_nodes: int, node_budget: int) -> int:
+    """Prompt tokens that a pass takes beside `num_nodes` nodes of decoding sequences.
+
+    A pass of node_budget nodes costs little more than one of a single node, as both read the weights once; beyond that
+    the cost grows with each node, but no faster than in proportion. So a pass is filled up to node_budget for a little,
+    and three tokens more for every four nodes make it at most 1.75 times as dear, which leaves room for a prompt's
+    longer context below twice the usual gap between tokens. One token at least: each prompt gets on.
+    """
+    return max(node_budget - num_nodes, 3 * num_nodes // 4, 1)
 
 
 def block_tables(sequences: List[Sequence]) -> np.ndarray:
@@ -64,6 +106,19 @@ def draft_batch(
         ),
         caches=caches,
     )
+
+
+def verify_inputs(
+    sequences: List[Sequence], trees: CandidateTrees, num_chunks: int, vocab_size: int
+) -> tuple[str, dict[str, Rows]]:
+    """Return the kind of the verify pass over `trees`, and its inputs by request; chunks have the rows behind."""
+    sampling = sampling_of(sequences)
+    head, draft = "all", dict[str, Rows]()
+    if trees.draft_logprobs is not None:
+        sampling = FILTERED if sampling == FUSED else sampling
+        head, draft = "ratio", draft_inputs(trees)
+    requests: list[Request] = [*sequences, *(NoRequest() for _ in range(num_chunks))]
+    return pass_kind(head, sampling), request_inputs(requests, sampling, trees, vocab_size) | draft
 
 
 def draft_inputs(trees: CandidateTrees) -> dict[str, Rows]:

@@ -36,9 +36,7 @@ class Scheduler:
     sequence that came last among those of the least priority gives its blocks back, waits again, and is computed anew
     later.
 
-    prefill_alone   prompt tokens that a step takes while nothing decodes
-    prefill_beside  prompt tokens that a step takes beside decoding: so many cost about as much as a round of decoding
-    on_start        called with a sequence that has got a slot, on_stop with a slot that is given back
+    on_start   called with a sequence that has got a slot, on_stop with a slot that is given back
     """
 
     def __init__(
@@ -46,16 +44,12 @@ class Scheduler:
         kv: KvBlocks,
         *,
         max_num_seqs: int,
-        prefill_alone: int,
-        prefill_beside: int,
         on_start: Callable[[Sequence], None],
         on_stop: Callable[[int], None],
     ) -> None:
         self.kv = kv
         self.running: list[Sequence] = []
         self.num_preemptions = 0
-        self._prefill_alone = prefill_alone
-        self._prefill_beside = prefill_beside
         self._on_start, self._on_stop = on_start, on_stop
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
         self._queue: list[_Entry] = []
@@ -105,16 +99,17 @@ class Scheduler:
             self._leave_queue(sequence)
             self._start(sequence)
 
-    def prefill_chunks(self) -> list[Chunk]:
+    def prefill_chunks(self, budget: int, *, leaves_roots: bool) -> list[Chunk]:
         """The chunks of prompts that the next pass takes; their slots are there. All of one kind of pass.
 
         Of several sequences that need the same block of the same text, the first computes it and the others wait.
+
+        budget        tokens of all chunks together
+        leaves_roots  whether the last token of each prompt is left to be a root: then `decoding` has the sequence
         """
-        prefilling = [each for each in self.running if each.is_prefilling]
-        budget = self._prefill_beside if len(prefilling) < len(self.running) else self._prefill_alone
         chunks: list[Chunk] = []
         keys = set()
-        for sequence in prefilling:
+        for sequence in [each for each in self.running if each.is_prefilling]:
             if sequence.slot < 0:  # gave its blocks to one before it
                 continue
             if chunks and sequence.is_scored != chunks[0].sequence.is_scored:
@@ -127,19 +122,18 @@ class Scheduler:
             if key is not None and key in keys:
                 continue
             keys.add(key)
-            count = min(MAX_NODES, sequence.num_prefilled - sequence.prefix_len, budget)
+            end = len(sequence.tokens) - 1 if leaves_roots else sequence.num_prefilled
+            count = min(MAX_NODES, end - sequence.prefix_len, budget)
             if count > 0 and self._grow(sequence, sequence.prefix_len + count):
                 chunks.append(Chunk(sequence, count))
                 budget -= count
-        held = [(sequence, min(count, _num_open(sequence))) for sequence, count in chunks]
-        return [Chunk(sequence, count) for sequence, count in held if count > 0]
+        return held_chunks(chunks)
 
-    def reserve(self, nodes: List[int]) -> list[int]:
+    def reserve(self, decoding: List[Sequence], nodes: List[int]) -> list[int]:
         """Get the slots that each decoding sequence's tree of up to so many nodes needs; returns nodes that there are.
 
-        0 for a sequence that had to give its blocks back.
+        0 for a sequence that had to give its blocks back. What chunks got before may be gone then: `held_chunks`.
         """
-        decoding = self.decoding()
         granted = []
         for sequence, most in zip(decoding, nodes, strict=True):
             if sequence.slot < 0:
@@ -151,9 +145,14 @@ class Scheduler:
         # What was given first may have been taken back for a sequence behind.
         return [min(count, _num_open(each)) for count, each in zip(granted, decoding, strict=True)]
 
+    @property
+    def is_decoding(self) -> bool:
+        """Whether the prompt of a running sequence is done."""
+        return any(not each.is_prefilling for each in self.running)
+
     def decoding(self) -> list[Sequence]:
-        """The running sequences whose text is in the KV cache but for its newest token."""
-        return [each for each in self.running if not each.is_prefilling]
+        """The running sequences whose text is in the KV cache but for its newest token, which can be a root."""
+        return [each for each in self.running if each.prefix_len == len(each.tokens) - 1]
 
     def _next(self) -> Sequence | None:
         """The waiting sequence whose turn it is."""
@@ -234,6 +233,12 @@ class Scheduler:
         for sequence in self.running:
             assert sequence.finish_reason is None
             assert _table(sequence).num_committed == sequence.prefix_len
+
+
+def held_chunks(chunks: List[Chunk]) -> list[Chunk]:
+    """What is left of chunks after slots were taken back for others."""
+    held = [(sequence, min(count, _num_open(sequence))) for sequence, count in chunks]
+    return [Chunk(sequence, count) for sequence, count in held if count > 0]
 
 
 def _table(sequence: Sequence) -> BlockTable:

@@ -5,7 +5,9 @@ Source    Leviathan et al., arXiv:2211.17192, equation 1 (expected tokens) and t
 """
 
 import time
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from collections.abc import Sequence as List
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -38,6 +40,11 @@ class RoundTimes:
     verify_s: float = 0.0
     total_s: float = 0.0
     plain_s: float = 0.0
+
+    @classmethod
+    def of(cls, draft_s: float, verify_s: float, total_s: float) -> "RoundTimes":
+        """Times of one round."""
+        return cls(draft_s=draft_s, verify_s=verify_s, total_s=total_s)
 
     @property
     def cost_ratio(self) -> float | None:
@@ -97,9 +104,23 @@ class PlainTimes:
         else:
             self._mean_s[rows] = seconds
 
-    def find(self, rows: int) -> float | None:
-        """Seconds of a plain round of `rows` sequences, None while not known."""
-        return self._mean_s.get(rows)
+    def split(
+        self, times: RoundTimes, depths: List[int], num_out: List[int]
+    ) -> Iterator[tuple[int, RoundTimes]]:
+        """From the times of a round to those of each sequence with candidates: (its number, what it waited and got).
+
+        None for a plain round, which is noted, and while no plain one of as many sequences has been timed.
+        depths, num_out   a sequence: depth of its tree, and tokens that it was given
+        """
+        if not any(depths):
+            self.add(len(depths), times.total_s)
+        plain_s = self._mean_s.get(len(depths))
+        if plain_s is None:
+            return
+        for number, (depth, out) in enumerate(zip(depths, num_out, strict=True)):
+            if depth > 0:
+                what = {"num_rounds": 1, "num_tokens": out, "num_judged": min(out, depth), "depths": depth}
+                yield number, replace(times, **what, plain_s=plain_s)
 
 
 def time_plain(executor: Executor) -> PlainTimes:

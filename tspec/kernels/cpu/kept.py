@@ -73,14 +73,15 @@ class Filter(NamedTuple):
 
 
 def kept_scratch_bytes(vocab: int) -> int:
-    """Bytes of scratch of one thread."""
-    return BINS * 8 + BLOCK_BYTES + (num_blocks(vocab) + 3 * _room(vocab)) * 4
+    """Bytes of scratch of one thread. Python's own code runs: a native call would be compiled when a request comes."""
+    blocks = num_blocks.py_func(vocab)
+    return BINS * 8 + BLOCK_BYTES + (blocks + 3 * _room.py_func(blocks)) * 4
 
 
 @native()
-def _room(vocab):
+def _room(blocks):
     """Entries that there is room for: all tokens, and a block more that is written ahead."""
-    return (num_blocks(vocab) + 1) * BLOCK
+    return (blocks + 1) * BLOCK
 
 
 @native()
@@ -89,7 +90,7 @@ def carve_work(scratch, vocab):
     block = scratch + BINS * 8
     tops = block + BLOCK_BYTES
     scores = tops + num_blocks(vocab) * 4
-    room = _room(vocab) * 4
+    room = _room(num_blocks(vocab)) * 4
     return Work(block, tops, scores, scores + room, scores + 2 * room, scratch)
 
 

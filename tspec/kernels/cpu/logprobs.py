@@ -52,7 +52,7 @@ class Found(NamedTuple):
 
 def logprobs_scratch_bytes(vocab: int) -> int:
     """Bytes of scratch of one thread: a block of logits, and the largest logit of each block."""
-    return BLOCK_BYTES + num_blocks(vocab) * 4
+    return BLOCK_BYTES + num_blocks.py_func(vocab) * 4
 
 
 @native()
