@@ -78,6 +78,11 @@ class Report:
         slope = np.polyfit([each.seconds for each in late], [each.rss_mib for each in late], 1)[0]
         return float(slope) * 3600
 
+    def to_json(self) -> str:
+        """All of it, and the slope."""
+        counts = {"ways": dict(self.ways), "ends": dict(self.ends)}  # asdict counts pairs of a Counter
+        return json.dumps(asdict(self) | counts | {"slope_mib_an_hour": self.slope_mib_an_hour()}, indent=1)
+
 
 class Traffic:
     """Random requests, repeatable by `seed`; with stop strings where there is text to look for them in."""
@@ -335,9 +340,7 @@ def main() -> None:
     console.print(cpu_name())
     show(report, console)
     if args.json:
-        args.json.write_text(
-            json.dumps(asdict(report) | {"slope_mib_an_hour": report.slope_mib_an_hour()}, indent=1)
-        )
+        args.json.write_text(report.to_json())
 
 
 if __name__ == "__main__":

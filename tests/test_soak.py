@@ -5,6 +5,7 @@ Run: pytest tests/test_soak.py -m "slow or not slow"
 
 import asyncio
 import gc
+import json
 
 import pytest
 
@@ -44,6 +45,7 @@ def test_random_traffic_leaves_nothing(llm):
     assert (report.errors, report.leaks) == ([], {})
     assert report.num_requests >= NUM_REQUESTS
     assert min(report.ways[way] for way in ("generate", "stream", "cancel", "leave", "refused")) > 0
+    assert json.loads(report.to_json())["ways"] == dict(report.ways)
     assert report.samples[-1].objects - before < KEPT_OBJECTS * NUM_REQUESTS
 
 
