@@ -146,7 +146,7 @@ def test_texts_of_prompts_that_went_along_follow_the_law_of_the_target(engine, f
     went_along = [each for each in sequences if each.stats.num_from_prefill == 0]
     assert len(went_along) > 0.9 * TEXTS // 2
     assert {name.split()[0] for name in drawing.metrics().passes} == {"last", "ratio_filtered"}
-    assert surprise(sequences) < ALARM
+    assert surprise_of(sequences) < ALARM
 
 
 def test_coupled_draws_are_not_tested_by_ratio(engine):
