@@ -133,9 +133,7 @@ def _draft_products(dtype: DType) -> Iterator[tuple[str, str, int, int, tuple[in
         hidden = size["hidden"]
         yield model, "linear", hidden, 3 * hidden, heights
         yield model, "linear", size["qkv"], 2 * hidden, heights
-        yield model, "linear_silu_mul", size["mlp"], hidden, heights
         yield model, "head_logits", DRAFT_VOCABULARY, hidden, heights
-        yield model, "head_sample", size["vocab"], hidden, heights
 
 
 def _rows(model: str, dtype: DType) -> tuple[int, ...]:
