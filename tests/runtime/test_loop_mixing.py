@@ -12,6 +12,7 @@ from support.tiny_models import tiny_checkpoint
 
 from tspec.core.sampling_params import SamplingParams
 from tspec.core.shapes import BLOCK_TOKENS
+from tspec.core.tree import MAX_NODES
 from tspec.runtime.rounds import prompt_tokens_beside
 from tspec.runtime.text import OutputText
 
@@ -160,7 +161,9 @@ def test_a_step_beside_decoding_is_one_pass_in_which_prompts_get_on(plain, num_d
     left = len(LONG) + len(REPEATS) + 2 - 3  # the last token of each is a root
     while any(each.num_output == 0 for each in newcomers):
         lengths = [each.num_output for each in decoding]
-        budget = prompt_tokens_beside(len(engine.scheduler.decoding()), 8)
+        now = engine.scheduler.decoding()
+        waiting = sum(each not in now for each in newcomers)
+        budget = prompt_tokens_beside(len(now), 8, len(now), waiting)
         passes, num_prefilled = step(engine)
         ((name, count),) = passes.items()
         assert (name.split()[0], count) == ("all", 1)
@@ -341,6 +344,11 @@ def test_the_cache_of_a_proposer_follows_each_chunk_before_its_blocks_are_known(
 
 @given(num_nodes=st.integers(1, 200), node_budget=st.integers(1, 64))
 def test_prompts_make_a_pass_seven_fourths_as_large_at_most_or_fill_it_up(num_nodes, node_budget):
-    tokens = prompt_tokens_beside(num_nodes, node_budget)
+    tokens = prompt_tokens_beside(num_nodes, node_budget, num_decoding=1, num_prefilling=1)
     assert tokens >= 1
     assert 4 * (num_nodes + tokens) <= max(4 * node_budget, 7 * num_nodes) or tokens == 1
+
+
+def test_a_whole_chunk_goes_along_where_more_wait_than_decode():
+    assert prompt_tokens_beside(3, 8, num_decoding=3, num_prefilling=3) == 5
+    assert prompt_tokens_beside(3, 8, num_decoding=3, num_prefilling=4) == MAX_NODES

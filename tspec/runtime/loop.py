@@ -204,7 +204,9 @@ class Engine:
             return PREFILL_ALONE
         if not self._mixes_prompts:
             return 2 * self._node_budget  # a pass of so many costs about as much as the round after it
-        return prompt_tokens_beside(sum(self._max_nodes(self.scheduler.decoding())), self._node_budget)
+        decoding, num_running = self.scheduler.decoding(), len(self.scheduler.running)
+        nodes, num_prefilling = sum(self._max_nodes(decoding)), num_running - len(decoding)
+        return prompt_tokens_beside(nodes, self._node_budget, len(decoding), num_prefilling)
 
     def close(self) -> None:
         """Drop all requests and end the executor's threads."""

@@ -59,14 +59,19 @@ def most_nodes(sequences: List[Sequence], max_candidates: int, node_budget: int)
     ]
 
 
-def prompt_tokens_beside(num_nodes: int, node_budget: int) -> int:
+def prompt_tokens_beside(num_nodes: int, node_budget: int, num_decoding: int, num_prefilling: int) -> int:
     """Prompt tokens that a pass takes beside `num_nodes` nodes of decoding sequences.
 
     A pass of node_budget nodes costs little more than one of a single node, as both read the weights once; beyond that
     the cost grows with each node, but no faster than in proportion. So a pass is filled up to node_budget for a little,
     and three tokens more for every four nodes make it at most 1.75 times as dear, which leaves room for a prompt's
     longer context below twice the usual gap between tokens. One token at least: each prompt gets on.
+
+    Where more sequences wait for their first token than decode, a whole chunk goes along: small ones would leave most
+    slots waiting, and decode for few.
     """
+    if num_prefilling > num_decoding:
+        return MAX_NODES
     return max(node_budget - num_nodes, 3 * num_nodes // 4, 1)
 
 
