@@ -53,6 +53,7 @@ class Draft:
 
     features       what it reads of the target, which the target's passes then store
     draft_vocab    tokens that it knows where they are fewer than the target's and may be drawn, else None
+    has_cache      whether it takes in tokens; else a round reads features of the newest place alone
     target_index   int32 [V] then: where each of the target's tokens is in its vocabulary, -1 for nowhere
     make_plan      from `round_kind(depth)` and a bucket to a plan
     load, tables   its weights, as `pack_weights` takes them
@@ -68,11 +69,14 @@ class Draft:
     depth: int
     max_candidates: int
     make_proposer: Callable[[Executor], Proposer]
+    has_cache: bool = True
     draft_vocab: int | None = None
     target_index: np.ndarray | None = None
 
     def passes(self, rows: int) -> list[tuple[str, Bucket]]:
         """What decoding and prefilling meet most: rounds that take in a few tokens, and whole chunks."""
+        if not self.has_cache:
+            return [(round_kind(self.depth), Bucket(rows, 1))]
         rounds = [(round_kind(self.depth), Bucket(rows, nodes)) for nodes in (1, 2, 4, 8)]
         return [*rounds, (round_kind(0), Bucket(rows, MAX_NODES))]
 
@@ -259,6 +263,7 @@ def _medusa(asked: _Asked, head: HeadCheckpoint, config: MedusaConfig) -> Draft:
         tables=tables,
         depth=depth,
         max_candidates=depth if width == 1 else most,
+        has_cache=False,
         make_proposer=lambda executor: MedusaProposer(executor, depth=depth, width=width),
     )
 

@@ -20,7 +20,7 @@ from tspec.checkpoint.demo_model import ensure_demo_model
 
 pytestmark = pytest.mark.slow
 
-NUM_TOKENS, DRAFT_LAYERS, DRAFT_TOKENS = 64, 6, 8000
+NUM_TOKENS, DRAFT_LAYERS, DRAFT_TOKENS = 32, 6, 8000
 CHATS = (
     "Who wrote Hamlet?",
     "Write a Python function that returns the n-th Fibonacci number, with a docstring.",
