@@ -20,7 +20,7 @@ from tspec.checkpoint.demo_model import ensure_demo_model
 
 pytestmark = pytest.mark.slow
 
-NUM_TOKENS, DRAFT_LAYERS, DRAFT_TOKENS = 32, 6, 8000
+NUM_TOKENS, DRAFT_LAYERS, KNOWN_IDS = 32, 6, 8000
 CHATS = (
     "Who wrote Hamlet?",
     "Write a Python function that returns the n-th Fibonacci number, with a docstring.",
@@ -52,7 +52,7 @@ DRAFTS = {
 def folders(tmp_path_factory):
     target, folder = ensure_demo_model(), tmp_path_factory.mktemp("drafts")
     config = load_config(target)
-    ids = frequent_ids(config.vocab_size, DRAFT_TOKENS)
+    ids = frequent_ids(config.vocab_size, KNOWN_IDS)
     sizes = {"heads": 9, "kv_heads": 3, "head_dim": 64, "intermediate": 1536, "rope_base": 100000.0}
     head = tiny_eagle(config, 3, draft_ids=ids, dtype=torch.bfloat16, **sizes)
     return {
