@@ -16,7 +16,7 @@ from tspec.build import load_config
 from tspec.runtime import cuda_executor
 from tspec.runtime.cuda_bind import DeviceModel
 
-VOCAB, NUM_TOKENS = 64, 7
+VOCAB, NUM_TOKENS = 64, 5
 SIZES = {"hidden": 32, "heads": 2, "kv_heads": 1, "intermediate": 48, "vocab": VOCAB}
 PROMPTS = [5, 9, 5, 9, 5], [7]
 SAMPLED = {"temperature": 0.8, "seed": 11}
