@@ -102,6 +102,20 @@ class Proposer(Protocol):
 
 
 @runtime_checkable
+class RankedProposer(Proposer, Protocol):
+    """A proposer that says what speaks for each candidate, so that candidates of several can be weighed.
+
+    Each candidate of its trees falls into a class of evidence (`CandidateTrees.evidence`), such as the length of the
+    match that it continues. How often those of a class are right is learned from the text that really comes.
+
+    priors  float32 [C]  chance that a candidate of each class is the next token where all before it are right,
+                         before anything is known
+    """
+
+    priors: np.ndarray
+
+
+@runtime_checkable
 class CachingProposer(Proposer, Protocol):
     """A proposer whose model keeps keys and values of its own, in the same block numbers as the target's.
 

@@ -30,6 +30,11 @@ class CandidateTrees:
     draft_logprobs  float32 [B, T, Q]    log of those probabilities over the draft's vocabulary, -inf for none. They
                                          sum to one; to less where a draw was dropped for what it was: then they are
                                          those of the draws that are kept, and the node has no child
+
+    What is known of each candidate besides, where somebody asks for it:
+
+    evidence  int32 [B, T]  class of what speaks for it, a number of its proposer's own (see RankedProposer)
+    sources   int32 [B, T]  which proposers of a union gave it, a bit each
     """
 
     tokens: np.ndarray
@@ -37,6 +42,8 @@ class CandidateTrees:
     num_nodes: np.ndarray
     is_sampled: np.ndarray | None = None
     draft_logprobs: np.ndarray | None = None
+    evidence: np.ndarray | None = None
+    sources: np.ndarray | None = None
 
     def check(self) -> None:
         """Raise ShapeError unless each row is a tree in which no two children of a node share a token."""
