@@ -10,7 +10,8 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tspec.build_draft import Draft, open_draft
+from tspec.build_draft import Draft
+from tspec.build_proposer import AUTO_NODES, make_proposer, most_candidates, open_model, time_costs
 from tspec.checkpoint.hf_config import read_config
 from tspec.checkpoint.weights import Checkpoint, account, checkpoint_dtype, open_checkpoint, resolve_tying
 from tspec.core.config import ModelConfig
@@ -20,7 +21,7 @@ from tspec.core.proposer import Proposer
 from tspec.core.rope import context_limit, rope_table
 from tspec.core.sampling import FILTERED, pass_kind
 from tspec.core.shapes import blocks_for
-from tspec.core.speculative_config import MODEL_METHODS, SpeculativeConfig
+from tspec.core.speculative_config import SpeculativeConfig
 from tspec.core.tree import MAX_NODES
 from tspec.graph.ir import FEATURES, Graph, Shape
 from tspec.graph.lower import lower
@@ -29,8 +30,6 @@ from tspec.graph.plan import Bucket, Plan
 from tspec.kernels.cpu.host import read_host, usable_cpus
 from tspec.models import PASS_KINDS, build_graph, expected_tensors
 from tspec.models.build_graph import Features
-from tspec.proposers.ngram import NgramProposer
-from tspec.proposers.none import NoProposer
 from tspec.runtime.buckets import smallest_bucket
 from tspec.runtime.executor import CpuExecutor
 from tspec.runtime.inputs import Executor
@@ -39,6 +38,7 @@ from tspec.runtime.loop import Engine
 from tspec.runtime.metrics_report import OnMetrics
 from tspec.runtime.speed_up import time_plain
 from tspec.runtime.threads import ThreadPool
+from tspec.runtime.trace import TraceFile
 from tspec.runtime.weights import pack_weights
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class BuildOptions:
     num_threads: int | None = None
     on_metrics: OnMetrics | None = None
     metrics_interval_s: float = 10.0
+    trace: str | Path | None = None
 
 
 def build_engine(
@@ -92,24 +93,56 @@ def build_engine(
     account(checkpoint, expected_tensors(build_graph(config)))
     is_cuda = options.device == "cuda"
     num_cheap_nodes = CUDA_CHEAP_NODES if is_cuda else read_host().cheap_rows
-    draft = _open_draft(speculative, folder, config, max_model_len, num_cheap_nodes - 1, is_cuda)
-    lookup, max_candidates = make_proposer(speculative, num_cheap_nodes - 1, draft)
-    loading = _Loading(checkpoint, config, max_model_len, max_candidates, options, on_progress, draft)
-    ready = _cuda_ready(loading) if is_cuda else _cpu_ready(loading)
-    return Engine(
+    activations = config.dtype if is_cuda else DType.FLOAT32
+    draft = open_model(
+        speculative,
+        folder,
         config,
-        ready.executor,
-        ready.proposer or lookup,
         max_model_len=max_model_len,
+        num_cheap=num_cheap_nodes - 1,
+        activations=activations,
+    )
+    loading = _Loading(
+        checkpoint=checkpoint,
+        config=config,
+        max_model_len=max_model_len,
+        max_candidates=most_candidates(speculative, num_cheap_nodes - 1, draft),
+        num_cheap_nodes=num_cheap_nodes,
+        options=options,
+        on_progress=on_progress,
+        draft=draft,
+    )
+    trace = None if options.trace is None else TraceFile(options.trace)
+    return _assemble(speculative, loading, trace)
+
+
+def _assemble(speculative: SpeculativeConfig, loading: "_Loading", trace: TraceFile | None) -> Engine:
+    """Load what was checked, and plug it together."""
+    options, draft, is_cuda = loading.options, loading.draft, loading.options.device == "cuda"
+    ready = _cuda_ready(loading) if is_cuda else _cpu_ready(loading)
+    costs = None
+    if speculative.method == "auto":
+        sizes = (loading.max_candidates, ready.max_num_seqs, loading.max_model_len)
+        costs = time_costs(ready.executor, loading.num_cheap_nodes, *sizes, is_padded=is_cuda)
+    if trace is not None:
+        trace.start(costs)
+    cheap = MAX_NODES if is_cuda else loading.num_cheap_nodes
+    return Engine(
+        loading.config,
+        ready.executor,
+        make_proposer(speculative, loading.max_candidates, draft, ready.proposer, costs),
+        max_model_len=loading.max_model_len,
         max_num_seqs=ready.max_num_seqs,
-        max_candidates=max_candidates,
-        node_budget=MAX_NODES if is_cuda else num_cheap_nodes,
+        max_candidates=loading.max_candidates,
+        node_budget=cheap if costs is None else AUTO_NODES,
+        num_cheap_nodes=cheap,
+        trace=trace,
         acceptance=speculative.acceptance,
         # A device computes padding, and captures buckets ahead; features are kept of accepted nodes alone.
         mixes_prompts=not is_cuda and (draft is None or draft.features is None),
         on_metrics=options.on_metrics,
         metrics_interval_s=options.metrics_interval_s,
-        plain_times=None if max_candidates == 0 else time_plain(ready.executor),
+        plain_times=None if loading.max_candidates == 0 else time_plain(ready.executor),
     )
 
 
@@ -121,6 +154,7 @@ class _Loading:
     config: ModelConfig
     max_model_len: int
     max_candidates: int
+    num_cheap_nodes: int
     options: BuildOptions
     on_progress: Progress
     draft: Draft | None = None
@@ -282,40 +316,6 @@ def plan_maker(
         return lower(graph(kind), bucket, max_model_len=max_model_len)
 
     return make_plan
-
-
-def make_proposer(
-    speculative: SpeculativeConfig, num_cheap_candidates: int, draft: Draft | None = None
-) -> tuple[Proposer, int]:
-    """Return a proposer that needs no model, and the most candidates of it, or of the draft, a sequence and round."""
-    if draft is not None:
-        return NoProposer(), draft.max_candidates
-    if speculative.method == "none":
-        return NoProposer(), 0
-    num_candidates = speculative.num_speculative_tokens or num_cheap_candidates
-    proposer = NgramProposer(replace(speculative, num_speculative_tokens=num_candidates))
-    proposer.warm_up()
-    return proposer, num_candidates
-
-
-def _open_draft(
-    speculative: SpeculativeConfig,
-    folder: Path,
-    config: ModelConfig,
-    max_model_len: int,
-    num_cheap_candidates: int,
-    is_cuda: bool,
-) -> Draft | None:
-    if speculative.method not in MODEL_METHODS:
-        return None
-    return open_draft(
-        speculative,
-        folder,
-        config,
-        max_model_len=max_model_len,
-        num_cheap=num_cheap_candidates,
-        activations=config.dtype if is_cuda else DType.FLOAT32,
-    )
 
 
 def _check_options(options: BuildOptions) -> None:

@@ -21,7 +21,7 @@ NGRAM = {"method": "ngram", "prompt_lookup_min": 1, "num_speculative_tokens": 5}
 def build(folder: Path, speculative: dict[str, Any] | None = None, **options: Any) -> Engine:
     """An engine of one thread, as `LLM` builds it."""
     asked = BuildOptions(**{"num_threads": 1, "kv_cache_mib": 64} | options)
-    return build_engine(folder, SpeculativeConfig.of(speculative), asked)
+    return build_engine(folder, SpeculativeConfig.of(speculative or {"method": "none"}), asked)
 
 
 def with_proposer(

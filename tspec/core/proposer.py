@@ -1,6 +1,7 @@
 """The proposer protocol: what the runtime loop knows of whatever guesses tokens."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -53,6 +54,8 @@ class DraftBatch:
     max_nodes  int32 [B]  most nodes a row's tree may have, root included (at least 1)
     sampling   how the target samples; None where that is of no use
     caches     for a CachingProposer
+    contexts   int32 [B]  tokens before each root; None where that is of no use
+    num_beside tokens of prompts that go along in the same verify pass
     """
 
     slots: np.ndarray
@@ -60,6 +63,50 @@ class DraftBatch:
     max_nodes: np.ndarray
     sampling: DraftSampling | None = None
     caches: CacheRows | None = None
+    contexts: np.ndarray | None = None
+    num_beside: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTally:
+    """What became of the candidates of one proposer among several.
+
+    num_trees       verify passes of a sequence with candidates of it
+    num_candidates  those candidates
+    num_accepted    those of them that are in the text now
+    num_saved       the same, but candidates that several proposers gave count in equal parts for each: plain passes
+                    that were saved. Not an integer
+    seconds         that proposing took
+    """
+
+    num_trees: int = 0
+    num_candidates: int = 0
+    num_accepted: int = 0
+    num_saved: float = 0.0
+    seconds: float = 0.0
+
+    def since(self, earlier: "SourceTally") -> "SourceTally":
+        """What was added after `earlier`."""
+        return SourceTally(*(getattr(self, each.name) - getattr(earlier, each.name) for each in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a proposer that weighs candidates against their costs expected of a round.
+
+    expected_tokens   of all rows, bonus tokens included
+    pass_s, plain_s   seconds of the verify pass, and of one without candidates
+    draft_s           seconds of a model's round before it, 0 for none
+    rate              tokens a second that time is worth: what the running texts make of it
+    speed_ups         of each row: what its text got from speculation lately, by predicted times
+    """
+
+    expected_tokens: float
+    pass_s: float
+    plain_s: float
+    draft_s: float
+    rate: float
+    speed_ups: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +160,22 @@ class RankedProposer(Proposer, Protocol):
     """
 
     priors: np.ndarray
+
+    def warm_up(self) -> None:
+        """Compile or load every native function, so that no request waits for it."""
+
+
+@runtime_checkable
+class WeighingProposer(Proposer, Protocol):
+    """A proposer of several sources that decides itself how many candidates pay in a pass.
+
+    last_decision   what it expected of the last round
+    """
+
+    last_decision: Decision
+
+    def tallies(self) -> Mapping[str, SourceTally]:
+        """What became of the candidates of each source, by its name, from the start on."""
 
 
 @runtime_checkable

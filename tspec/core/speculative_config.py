@@ -11,7 +11,9 @@ from tspec.core.tree import MAX_NODES
 
 MODEL_METHODS = ("draft_model", "eagle", "eagle3", "medusa")
 """Methods that need a model of their own."""
-METHODS = ("ngram", *MODEL_METHODS, "none")
+UNION_METHODS = ("auto", "union")
+"""Methods that ask several proposers: lookups, and a model where one is given."""
+METHODS = ("auto", "ngram", "suffix", *MODEL_METHODS, "union", "none")
 SAMPLE_METHODS = ("greedy", "probabilistic")
 MAX_TOP_K = 16
 OCCURRENCES = ("latest", "earliest")
@@ -22,12 +24,14 @@ ACCEPTANCES = ("auto", "match", "ratio")
 class SpeculativeConfig:
     """Which proposer guesses, and how far.
 
-    method                  "ngram"; "draft_model", a small model of the target's family; "eagle" or "eagle3", "medusa":
-                            heads on the target's hidden states; "none"
+    method                  "auto": all lookups, and the model if one is given, as far as their candidates pay, none
+                            included; "union": the same without weighing; "ngram"; "suffix"; "draft_model", a small
+                            model of the target's family; "eagle" or "eagle3", "medusa": heads on the target's hidden
+                            states; "none"
     model                   folder of the draft model or head
-    num_speculative_tokens  most candidates a sequence and verify pass; None: as many as the machine verifies at
-                            little more than the price of one token (7 with AVX-512, 3 with AVX2); of a chain from a
-                            model at most 4
+    num_speculative_tokens  most candidates a sequence and verify pass; None: for "auto" 15, else as many as the machine
+                            verifies at little more than the price of one token (7 with AVX-512, 3 with AVX2); of a
+                            chain from a model at most 4
     draft_depth             levels of a model's candidate tree; None: as many as candidates, in a tree at most 5
     draft_top_k             candidates of each node, and nodes of a level that go on; 1 proposes a chain
     draft_sample_method     "greedy": a model's likeliest tokens; "probabilistic": chains drawn at the request's
@@ -44,7 +48,7 @@ class SpeculativeConfig:
     Errors: ConfigError for unknown keys, unknown methods and bounds that exclude each other.
     """
 
-    method: str = "ngram"
+    method: str = "auto"
     model: str | Path | None = None
     num_speculative_tokens: int | None = None
     draft_depth: int | None = None
@@ -84,12 +88,12 @@ class SpeculativeConfig:
             raise ConfigError(
                 "speculative model", got=None, need=f"a folder for method {self.method}", fix="Set model."
             )
-        if not needs_model and self.model is not None:
+        if not needs_model and self.method not in UNION_METHODS and self.model is not None:
             raise ConfigError(
                 "speculative model",
                 got=repr(str(self.model)),
                 need=f"none for method {self.method}",
-                fix=f"Set method to one of {', '.join(MODEL_METHODS)}, or leave model out.",
+                fix=f"Set method to one of {', '.join((*UNION_METHODS, *MODEL_METHODS))}, or leave model out.",
             )
         is_drawn = self.draft_sample_method == "probabilistic"
         if is_drawn and (self.draft_top_k > 1 or self.method == "medusa"):
@@ -102,9 +106,9 @@ class SpeculativeConfig:
 
     @classmethod
     def of(cls, options: "Mapping[str, Any] | SpeculativeConfig | None") -> "SpeculativeConfig":
-        """Read what a user passed as `speculative_config`; None means no speculation."""
+        """Read what a user passed as `speculative_config`; None means the default, "auto"."""
         if options is None:
-            return cls(method="none")
+            return cls()
         if isinstance(options, SpeculativeConfig):
             return options
         known = [each.name for each in fields(cls)]

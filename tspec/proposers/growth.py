@@ -25,6 +25,12 @@ class Level:
     next_from: np.ndarray
 
 
+EVIDENCE_BOUNDS = np.log([0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9])
+"""Candidates of a model fall into classes by what it gives them after the node before."""
+PRIORS = np.array([0.03, 0.08, 0.15, 0.28, 0.42, 0.6, 0.8, 0.95], dtype=np.float32)
+"""Chance of each class to be right: what the model itself gives."""
+
+
 def read_levels(outputs: Mapping[str, np.ndarray], depth: int, rows: int) -> list[Level]:
     """The levels of a draft's program, of its first `rows` rows."""
     names = ("tokens", "scores", "next_from")
@@ -34,7 +40,8 @@ def read_levels(outputs: Mapping[str, np.ndarray], depth: int, rows: int) -> lis
 def best_trees(roots: np.ndarray, levels: Sequence[Level], max_nodes: np.ndarray) -> CandidateTrees:
     """Return trees of the best scores, at most max_nodes[row] nodes with the root; of equal ones the first.
 
-    A candidate's score is at most its parent's, and it comes after it: so a tree has every node's parent.
+    A candidate's score is at most its parent's, and it comes after it: so a tree has every node's parent. Evidence is
+    how likely a model finds a candidate after its parent: a class of PRIORS.
     Shapes: roots, max_nodes int32 [B]
     """
     rows = len(roots)
@@ -58,7 +65,12 @@ def best_trees(roots: np.ndarray, levels: Sequence[Level], max_nodes: np.ndarray
     out_parents[:, 1:] = np.where(
         is_taken, np.take_along_axis(node_of, above % node_of.shape[1], axis=1), NO_PARENT
     )
-    return CandidateTrees(out_tokens, out_parents, (counts + 1).astype(np.int32))
+    evidence = np.zeros(out_tokens.shape, dtype=np.int32)
+    of_parent = np.where(above < 0, 0.0, np.take_along_axis(scores, np.maximum(above, 0), axis=1))
+    with np.errstate(invalid="ignore"):  # minus infinity twice, where there is no candidate
+        alone = np.take_along_axis(scores, found, axis=1) - of_parent
+    evidence[:, 1:] = np.where(is_taken, np.searchsorted(EVIDENCE_BOUNDS, alone), 0)
+    return CandidateTrees(out_tokens, out_parents, (counts + 1).astype(np.int32), evidence=evidence)
 
 
 def _parents(levels: Sequence[Level], rows: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tspec.core.proposer import CacheRows, Committed, DraftBatch
 from tspec.core.tree import NO_PARENT, CandidateTrees
-from tspec.proposers.growth import Level, best_trees
+from tspec.proposers.growth import PRIORS, Level, best_trees
 from tspec.proposers.model import plant, root_trees, round_kind
 from tspec.runtime.buckets import smallest_bucket
 from tspec.runtime.inputs import Executor, PassInputs
@@ -23,9 +23,13 @@ class MedusaProposer:
 
     def __init__(self, executor: Executor, *, depth: int, width: int) -> None:
         self.name = "medusa"
+        self.priors = PRIORS
         self._executor = executor
         self._depth = depth
         self._width = width
+
+    def warm_up(self) -> None:
+        """Nothing: its executor is warm when it comes here."""
 
     def admit(self, slot: int, prompt: np.ndarray) -> None:
         """Start a sequence; nothing is kept of it."""

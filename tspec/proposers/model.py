@@ -5,7 +5,7 @@ Keys and values of candidates stay behind the committed ones, are never counted,
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from tspec.core.proposer import CacheRows, Committed, DraftBatch
 from tspec.core.sampling import DRAWN_CHAIN
 from tspec.core.tree import MAX_NODES, NO_PARENT, CandidateTrees
 from tspec.graph.plan import Bucket
-from tspec.proposers.growth import best_trees, read_levels
+from tspec.proposers.growth import PRIORS, best_trees, read_levels
 from tspec.proposers.texts import Text
 from tspec.runtime.buckets import smallest_bucket
 from tspec.runtime.inputs import Executor, PassInputs
@@ -55,10 +55,14 @@ class ModelProposer:
     def __init__(self, name: str, executor: Executor, shape: DraftShape) -> None:
         self.name = name
         self.num_slots = shape.num_slots
+        self.priors = PRIORS
         self._executor = executor
         self._shape = shape
         self._texts: dict[int, Text] = {}
         self._cached: dict[int, int] = {}
+
+    def warm_up(self) -> None:
+        """Nothing: its executor is warm when it comes here."""
 
     def admit(self, slot: int, prompt: np.ndarray) -> None:
         """Start a sequence: `prompt` int32 [n] are its committed tokens so far. A slot in use starts over."""
@@ -178,7 +182,8 @@ def root_trees(batch: DraftBatch) -> CandidateTrees:
     shape = (len(batch.roots), int(batch.max_nodes.max()))
     tokens, parents = np.zeros(shape, dtype=np.int32), np.full(shape, NO_PARENT, dtype=np.int32)
     tokens[:, 0] = batch.roots
-    return CandidateTrees(tokens, parents, np.ones(shape[0], dtype=np.int32))
+    evidence = np.zeros(shape, dtype=np.int32)
+    return CandidateTrees(tokens, parents, np.ones(shape[0], dtype=np.int32), evidence=evidence)
 
 
 def plant(trees: CandidateTrees, rows: np.ndarray, grown: CandidateTrees) -> None:
@@ -186,6 +191,8 @@ def plant(trees: CandidateTrees, rows: np.ndarray, grown: CandidateTrees) -> Non
     width = grown.tokens.shape[1]
     trees.tokens[rows, :width], trees.parents[rows, :width] = grown.tokens, grown.parents
     trees.num_nodes[rows] = grown.num_nodes
+    assert trees.evidence is not None and grown.evidence is not None
+    trees.evidence[rows, :width] = grown.evidence
 
 
 def _with_laws(
@@ -200,4 +207,4 @@ def _with_laws(
             for node in range(int(trees.num_nodes[row]) - 1):
                 is_sampled[row, node] = DRAWN_CHAIN
                 logprobs[row, node] = laws[node][place, 0]
-    return CandidateTrees(trees.tokens, trees.parents, trees.num_nodes, is_sampled, logprobs)
+    return replace(trees, is_sampled=is_sampled, draft_logprobs=logprobs)

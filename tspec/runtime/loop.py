@@ -4,15 +4,15 @@ import logging
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence as List
+from dataclasses import replace
 
 import numpy as np
 
 from tspec.core.config import ModelConfig
-from tspec.core.errors import CapacityError, ConfigError
-from tspec.core.proposer import CachingProposer, Committed, Proposer
+from tspec.core.errors import ConfigError
+from tspec.core.proposer import CachingProposer, Committed, Proposer, WeighingProposer
 from tspec.core.sampling import pass_kind
 from tspec.core.sampling_params import SamplingParams
-from tspec.core.shapes import blocks_for
 from tspec.core.tree import CandidateTrees
 from tspec.runtime.buckets import smallest_bucket
 from tspec.runtime.inputs import Executor, PassInputs, Rows
@@ -20,8 +20,8 @@ from tspec.runtime.kv_blocks import KvBlocks
 from tspec.runtime.logprobs import read_logprobs
 from tspec.runtime.metrics import Counters, EngineMetrics, tree_depths
 from tspec.runtime.metrics_report import MetricsReport, OnMetrics
-from tspec.runtime.prompt import read_prompt
-from tspec.runtime.request_tables import logprob_counts, make_tables, request_inputs, sampling_of
+from tspec.runtime.new_sequence import Limits, new_sequence
+from tspec.runtime.request_tables import logprob_counts, request_inputs, sampling_of
 from tspec.runtime.rounds import (
     as_chains,
     block_tables,
@@ -37,6 +37,7 @@ from tspec.runtime.scheduler import Chunk, Scheduler, held_chunks
 from tspec.runtime.sequence import FinishReason, Sequence
 from tspec.runtime.speed_up import PlainTimes, RoundTimes
 from tspec.runtime.text import OutputText
+from tspec.runtime.trace import TraceFile
 
 _log = logging.getLogger("tspec")
 
@@ -49,12 +50,13 @@ class Engine:
 
     While sequences decode, chunks of prompts go along in their verify pass. Else a step prefills larger chunks, then
     decodes every sequence whose prompt is done.
-    node_budget     nodes a verify pass may have in all while speculating: what the host computes at about the
-                    price of one (beyond it, plain decoding of the same batch would be faster)
+    node_budget     nodes a verify pass may have in all while speculating
+    num_cheap_nodes what the host computes at about the price of one: prompts fill a pass up to it. None: node_budget
     acceptance      of candidates that a proposer draws: SpeculativeConfig.acceptance
     mixes_prompts   whether chunks of prompts go along in verify passes: not where a pass keeps something of the nodes
                     that it accepts, as those of a chunk are known without being accepted, nor where padding is computed
     plain_times     what is known of plain rounds before the first
+    trace           gets a line a round
     on_metrics      called with the metrics from `step`, at most every `metrics_interval_s` seconds, and from `close`.
                     The log, at level INFO, gets a line as often
     """
@@ -75,6 +77,8 @@ class Engine:
         on_metrics: OnMetrics | None = None,
         metrics_interval_s: float = 10.0,
         plain_times: PlainTimes | None = None,
+        num_cheap_nodes: int | None = None,
+        trace: TraceFile | None = None,
     ) -> None:
         self.config = config
         self.max_model_len = max_model_len
@@ -87,9 +91,10 @@ class Engine:
         )
         self._proposer = proposer
         self._caching = proposer if isinstance(proposer, CachingProposer) else None
-        self._max_candidates = max_candidates
-        self._node_budget = node_budget
-        self._acceptance = acceptance
+        self._weighing = proposer if isinstance(proposer, WeighingProposer) else None
+        self._max_candidates, self._acceptance = max_candidates, acceptance
+        self._node_budget, self._num_cheap_nodes = node_budget, num_cheap_nodes or node_budget
+        self._trace = trace
         self._is_stepping = False
         self._leaving: list[Sequence] = []
         self._mixes_prompts = mixes_prompts
@@ -114,35 +119,14 @@ class Engine:
 
         text     where the output's tokens become text, and stop strings end it; without it there are none
 
-        Errors   ConfigError for an empty prompt, or one that is not all ids of the vocabulary, and for parameters that
-                 name other ids; CapacityError for a prompt that leaves no room for a token in the context, or in the
-                 KV blocks
+        Errors   those of `new_sequence`
         """
-        tokens = read_prompt(prompt, self.config.vocab_size, self.max_model_len)
-        eos = () if params.ignore_eos else self.config.eos_token_ids
-        stop_ids = frozenset((*eos, *params.stop_token_ids))
-        sequence = Sequence(
-            prompt=tokens.astype(np.int32),
-            params=params,
-            stop_ids=stop_ids,
-            max_length=min(len(tokens) + params.max_tokens, self.max_model_len),
-            tokens=tokens.tolist(),
-            tables=make_tables(params, tokens, stop_ids, self.config.vocab_size),
-            priority=priority,
-            text=text,
-        )
+        limits = Limits(self.config, self.max_model_len, self.scheduler.kv.num_blocks)
+        sequence = new_sequence(prompt, params, limits, priority=priority, text=text)
         if params.max_tokens == 0:
             sequence.finish_reason = FinishReason.LENGTH
             self._counters.add_ended(sequence)
             return sequence
-        num_blocks = self.scheduler.kv.num_blocks
-        if blocks_for(sequence.max_length) > num_blocks:
-            raise CapacityError(
-                "KV blocks for a request",
-                got=f"{num_blocks} blocks in all",
-                need=blocks_for(sequence.max_length),
-                fix="Lower max_tokens, shorten the prompt or raise kv_cache_mib.",
-            )
         self.scheduler.add(sequence)
         return sequence
 
@@ -156,7 +140,8 @@ class Engine:
 
     def metrics(self) -> EngineMetrics:
         """What this engine has done so far. Other threads may ask, too, and may then see a step in part."""
-        return self._counters.read(self.scheduler)
+        metrics = self._counters.read(self.scheduler)
+        return metrics if self._weighing is None else replace(metrics, sources=self._weighing.tallies())
 
     def step(self) -> list[Sequence]:
         """Run one pass or two; returns the sequences that gained tokens or ended. Call while `has_work`.
@@ -202,17 +187,20 @@ class Engine:
         """Prompt tokens that a step takes."""
         if not self.scheduler.is_decoding:
             return PREFILL_ALONE
+        cheap = self._num_cheap_nodes
         if not self._mixes_prompts:
-            return 2 * self._node_budget  # a pass of so many costs about as much as the round after it
+            return 2 * cheap  # a pass of so many costs about as much as the round after it
         decoding, num_running = self.scheduler.decoding(), len(self.scheduler.running)
-        nodes, num_prefilling = sum(self._max_nodes(decoding)), num_running - len(decoding)
-        return prompt_tokens_beside(nodes, self._node_budget, len(decoding), num_prefilling)
+        nodes = sum(most_nodes(decoding, self._max_candidates, cheap))
+        return prompt_tokens_beside(nodes, cheap, len(decoding), num_running - len(decoding))
 
     def close(self) -> None:
         """Drop all requests and end the executor's threads."""
         for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
             self.abort(sequence)
         self._report.finish(self.metrics)
+        if self._trace is not None:
+            self._trace.close()
         self.executor.close()
 
     def _start(self, sequence: Sequence) -> None:
@@ -298,7 +286,8 @@ class Engine:
         if not sequences:
             return self._prefill(chunks) if chunks else []
         start_s = time.perf_counter()
-        trees = self._propose(sequences, [count for count in nodes if count > 0])
+        num_beside = sum(count for _, count in chunks)
+        trees = self._propose(sequences, [count for count in nodes if count > 0], num_beside)
         verify_start_s = time.perf_counter()
         outputs = self._verify(sequences, trees, chunks)
         verify_end_s = time.perf_counter()
@@ -312,9 +301,12 @@ class Engine:
         self._commit(sequences, outputs["out_tokens"][: len(sequences)], num_out, outputs)
         self._count_chunks(chunks)
         self._commit_blocks([*sequences, *(chunk.sequence for chunk in chunks)])
+        end_s = time.perf_counter()
+        times = RoundTimes.of(verify_start_s - start_s, verify_end_s - verify_start_s, end_s - start_s)
         if not chunks:
-            times = (verify_start_s - start_s, verify_end_s - verify_start_s, time.perf_counter() - start_s)
-            self._count_times(sequences, depths, num_out.tolist(), RoundTimes.of(*times))
+            self._count_times(sequences, depths, num_out.tolist(), times)
+        if self._trace is not None:
+            self._trace.round(sequences, trees, num_out.tolist(), times, self._weighing)
         return sequences
 
     def _count_times(
@@ -325,9 +317,9 @@ class Engine:
             sequences[number].stats.rounds.add(one)
             self._counters.rounds.add(one)
 
-    def _propose(self, sequences: List[Sequence], nodes: List[int]) -> CandidateTrees:
+    def _propose(self, sequences: List[Sequence], nodes: List[int], num_beside: int) -> CandidateTrees:
         caches = None if self._caching is None else cache_rows(sequences)
-        batch = draft_batch(sequences, nodes, self._acceptance, caches)
+        batch = draft_batch(sequences, nodes, self._acceptance, caches, num_beside)
         trees = self._proposer.propose(batch)
         check_trees(trees, batch, self._proposer.name, self._acceptance, self.config.vocab_size)
         return trees
@@ -342,7 +334,7 @@ class Engine:
 
     def _reserve(self, decoding: List[Sequence]) -> list[int]:
         """The nodes of each sequence's tree, whose slots are there; 0 for one that had to give its blocks back."""
-        nodes = self._max_nodes(decoding)
+        nodes = most_nodes(decoding, self._max_candidates, self._node_budget)
         if self._caching is None:
             return self.scheduler.reserve(decoding, nodes)
         # The proposer's own tree stands behind the root, and may be larger than what it is asked for.
@@ -352,9 +344,6 @@ class Engine:
             count if room >= need else min(room, 1)
             for count, need, room in zip(nodes, slots, granted, strict=True)
         ]
-
-    def _max_nodes(self, sequences: List[Sequence]) -> list[int]:
-        return most_nodes(sequences, self._max_candidates, self._node_budget)
 
     def _run(
         self, kind: str, sequences: list[Sequence], trees: CandidateTrees, requests: Mapping[str, Rows]

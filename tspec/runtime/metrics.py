@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, zip_longest
 from typing import Any
 
+from tspec.core.proposer import SourceTally
 from tspec.core.tree import MAX_NODES, NO_PARENT, CandidateTrees
 from tspec.graph.plan import Bucket
 from tspec.runtime.scheduler import Scheduler
@@ -86,6 +87,7 @@ class EngineMetrics:
     num_candidates          candidates in them that were really there, whatever the limit was
     candidates_by_position  trees with a candidate at depth 1, 2, …
     accepted_by_position    trees of which a candidate at depth 1, 2, … was accepted, be it behind a stop
+    sources                 what became of the candidates of each proposer, where several propose together
     rounds                  what rounds with candidates took, and the speed-up that follows
     passes                  passes that ran, by kind and bucket: `all 4x16`
     queue_s                 from a request to its first KV blocks
@@ -112,6 +114,7 @@ class EngineMetrics:
     candidates_by_position: tuple[int, ...] = ()
     accepted_by_position: tuple[int, ...] = ()
     rounds: RoundTimes = field(default_factory=RoundTimes)
+    sources: Mapping[str, SourceTally] = field(default_factory=dict)
     passes: Mapping[str, int] = field(default_factory=dict)
     queue_s: Durations = Durations()
     time_to_first_token_s: Durations = Durations()
@@ -167,6 +170,8 @@ def _since(name: str, later: EngineMetrics, earlier: EngineMetrics) -> Any:
     new, old = getattr(later, name), getattr(earlier, name)
     if name in GAUGES:
         return new
+    if name == "sources":
+        return {key: tally.since(old.get(key, SourceTally())) for key, tally in new.items()}
     if isinstance(new, Mapping):
         return {key: count - old.get(key, 0) for key, count in new.items()}
     if isinstance(new, tuple):

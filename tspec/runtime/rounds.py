@@ -96,9 +96,14 @@ def cache_rows(sequences: List[Sequence]) -> CacheRows:
 
 
 def draft_batch(
-    sequences: List[Sequence], max_nodes: List[int], acceptance: str, caches: CacheRows | None
+    sequences: List[Sequence],
+    max_nodes: List[int],
+    acceptance: str,
+    caches: CacheRows | None,
+    num_beside: int,
 ) -> DraftBatch:
     """What a proposer is asked for."""
+    contexts = np.array([each.prefix_len for each in sequences], dtype=np.int32)
     return DraftBatch(
         slots=np.array([each.slot for each in sequences], dtype=np.int32),
         roots=np.array([each.tokens[-1] for each in sequences], dtype=np.int32),
@@ -106,10 +111,12 @@ def draft_batch(
         sampling=DraftSampling(
             temperature=np.array([each.tables.temperature for each in sequences], dtype=np.float32),
             seeds=np.array([each.tables.seed for each in sequences], dtype=np.int64),
-            positions=np.array([each.prefix_len for each in sequences], dtype=np.int32),
+            positions=contexts,
             acceptance=acceptance,
         ),
         caches=caches,
+        contexts=contexts,
+        num_beside=num_beside,
     )
 
 

@@ -1,0 +1,131 @@
+"""From what a user asks of speculation to a proposer: lookups, a model, or all of them in one tree."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from tspec.build_draft import Draft, method_of, open_draft
+from tspec.core.config import ModelConfig
+from tspec.core.dtypes import DType
+from tspec.core.pass_costs import PassCosts
+from tspec.core.proposer import CachingProposer, Proposer, RankedProposer
+from tspec.core.speculative_config import MODEL_METHODS, UNION_METHODS, SpeculativeConfig
+from tspec.core.tree import MAX_NODES
+from tspec.proposers.caching_union import CachingUnion
+from tspec.proposers.model_turns import ModelTurns, time_rounds
+from tspec.proposers.ngram import NgramProposer
+from tspec.proposers.none import NoProposer
+from tspec.proposers.suffix import SuffixProposer
+from tspec.proposers.union import MOST_LOOKED_UP, Union
+from tspec.runtime.buckets import NODES
+from tspec.runtime.inputs import Executor
+from tspec.runtime.pass_times import time_passes
+
+AUTO_CANDIDATES = 15
+"""Most candidates of a sequence that are weighed: beyond, even a copied text gains less than the nodes cost."""
+AUTO_NODES = 256
+"""Nodes that passes may have in all where each candidate is weighed: what a pass needs memory for."""
+
+
+def open_model(
+    speculative: SpeculativeConfig,
+    folder: Path,
+    config: ModelConfig,
+    *,
+    max_model_len: int,
+    num_cheap: int,
+    activations: DType,
+) -> Draft | None:
+    """Read and check the proposer's model, if one is asked for. Errors: those of `open_draft`."""
+    if speculative.method in UNION_METHODS and speculative.model is not None:
+        speculative = replace(speculative, method=method_of(Path(speculative.model)))
+    if speculative.method not in MODEL_METHODS:
+        return None
+    return open_draft(
+        speculative,
+        folder,
+        config,
+        max_model_len=max_model_len,
+        num_cheap=num_cheap,
+        activations=activations,
+    )
+
+
+def most_candidates(speculative: SpeculativeConfig, num_cheap: int, draft: Draft | None) -> int:
+    """The most candidates of a sequence and round."""
+    if speculative.method == "none":
+        return 0
+    if speculative.method == "auto":
+        return speculative.num_speculative_tokens or AUTO_CANDIDATES
+    if draft is not None and speculative.method != "union":
+        return draft.max_candidates
+    return speculative.num_speculative_tokens or num_cheap
+
+
+def time_costs(
+    executor: Executor,
+    num_cheap_nodes: int,
+    max_candidates: int,
+    max_rows: int,
+    max_model_len: int,
+    *,
+    is_padded: bool,
+) -> PassCosts:
+    """Time the passes that tell what candidates cost, up to as many nodes as passes will have."""
+    most = min(MAX_NODES, (max_candidates + 1) * (2 if max_rows > 1 else 1))
+    if is_padded:
+        counts = {size for size in NODES if size <= max_candidates + 1}
+    else:
+        # Costs jump where rows no longer fit into one register block.
+        cheap = num_cheap_nodes
+        counts = {1, cheap // 2, cheap, cheap + 1, 2 * cheap, max_candidates + 1, most}
+    num_nodes = sorted(count for count in counts if 1 <= count <= most)
+    return time_passes(executor, num_nodes, max_model_len - MAX_NODES, is_padded=is_padded)
+
+
+def make_proposer(
+    speculative: SpeculativeConfig,
+    max_candidates: int,
+    draft: Draft | None,
+    model: Proposer | None,
+    costs: PassCosts | None,
+) -> Proposer:
+    """Return the proposer, its native functions compiled.
+
+    model   what runs `draft`
+    costs   of verify passes, for "auto"
+    """
+    method = speculative.method
+    if method == "none":
+        return NoProposer()
+    if method in UNION_METHODS:
+        return _make_union(speculative, draft, model, costs or PassCosts.flat())
+    if model is not None:
+        return model
+    lookup: RankedProposer = (
+        SuffixProposer(speculative, max_candidates=max_candidates)
+        if method == "suffix"
+        else NgramProposer(replace(speculative, num_speculative_tokens=max_candidates))
+    )
+    lookup.warm_up()
+    return lookup
+
+
+def _make_union(
+    speculative: SpeculativeConfig, draft: Draft | None, model: Proposer | None, costs: PassCosts
+) -> Union:
+    asked = replace(speculative, num_speculative_tokens=MOST_LOOKED_UP)
+    lookups: list[RankedProposer] = [
+        NgramProposer(asked, grows_with_match=False),
+        SuffixProposer(asked, max_candidates=MOST_LOOKED_UP),
+    ]
+    for lookup in lookups:
+        lookup.warm_up()
+    if draft is None or model is None:
+        union = Union(speculative.method, lookups, costs)
+    else:
+        assert isinstance(model, CachingProposer)
+        per_level = speculative.draft_top_k
+        turns = ModelTurns(time_rounds(model, draft.depth), draft.depth, per_level)
+        union = CachingUnion(speculative.method, lookups, model, turns, costs)
+    union.warm_up()
+    return union

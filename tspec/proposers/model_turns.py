@@ -1,0 +1,188 @@
+"""When a model proposes beside lookups: a round of it costs time before anyone knows what it gives.
+
+So it is decided by what the model's candidates were worth lately, at each depth, in each text. A text in which it
+does not run is tried again now and then, so seldom that the trials cost next to nothing.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tspec.core.proposer import CacheRows, CachingProposer, Committed, DraftBatch
+
+PRIOR_CHANCE = 0.7
+"""Chance that a model's candidate is right, before it is known: so a model is tried at once."""
+PRIOR_WEIGHT = 3.0
+TRIAL_SHARE = 0.01
+"""Share of the time that trials may take."""
+LEAST_WAIT, MOST_WAIT = 8, 512
+"""Rounds between two trials."""
+TIMED_LATE = 32
+"""Tokens that a round takes in where that is timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCosts:
+    """Seconds of a model's round for one sequence.
+
+    first_s   a round of one level that takes in one token
+    level_s   each level more
+    token_s   each token more that it takes in, where it did not run for a while
+    """
+
+    first_s: float
+    level_s: float
+    token_s: float
+
+    def of(self, depth: int, num_late: int, growth: float) -> float:
+        """A round of `depth` levels, after `num_late` tokens that it has not seen.
+
+        growth   of a pass of so many rows over one of one row
+        """
+        return (self.first_s + (depth - 1) * self.level_s) * growth + max(0, num_late - 1) * self.token_s
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What lookups promise for a round: see union_rows.choose_nodes."""
+
+    contexts: np.ndarray
+    rate: float
+    gain: float
+    pass_s: float
+    plain_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """For which rows a model proposes, how deep, and what that takes. depth 0: for none."""
+
+    rows: np.ndarray
+    depth: int
+    seconds: float
+
+
+NO_TURN = Turn(np.zeros(0, dtype=np.int64), 0, 0.0)
+
+
+class ModelTurns:
+    """Decides for one model, and remembers when it ran last in each text.
+
+    depth     levels of its rounds at most
+    per_level nodes of a level that go on; of a chain 1
+    """
+
+    def __init__(self, costs: DraftCosts, depth: int, per_level: int) -> None:
+        self.costs, self.depth, self.per_level = costs, depth, per_level
+        self._waited: dict[int, int] = {}
+
+    def start(self, slot: int) -> None:
+        """A new text: the model is tried soon."""
+        self._waited[slot] = MOST_WAIT
+
+    def plan(
+        self,
+        batch: DraftBatch,
+        outlook: Outlook,
+        gains: np.ndarray,
+        hits: np.ndarray,
+        trials: np.ndarray,
+        num_late: np.ndarray,
+        node_s: np.ndarray,
+    ) -> Turn:
+        """Return the turn that is worth most, NO_TURN where lookups alone are.
+
+        Shapes   gains float64 [B]: expected tokens of the lookups' candidates; hits, trials float64 [B, D + 1]: see
+                 Acceptance; num_late int32 [B]; node_s float64 [N]: seconds of a pass by nodes
+        """
+        may = batch.max_nodes > 1
+        promises = expected_tokens(hits, trials, self.depth)
+        best, best_gain = NO_TURN, max(outlook.gain, 0.0)
+        for depth in self._depths():
+            model_gain = np.minimum(promises[:, depth - 1], batch.max_nodes - 1)
+            rows = np.flatnonzero(may & (model_gain > gains))
+            if len(rows) == 0:
+                continue
+            seconds = self._round_s(depth, rows, num_late, node_s)
+            num_nodes = int(np.minimum(1 + depth * self.per_level, batch.max_nodes)[rows].sum())
+            total = len(batch.slots) + batch.num_beside - len(rows) + num_nodes
+            rise_s = max(outlook.pass_s - outlook.plain_s, node_s[total] - node_s[len(batch.slots)])
+            gain = float(np.maximum(model_gain, gains).sum()) - outlook.rate * (rise_s + seconds)
+            if gain > best_gain:
+                best, best_gain = Turn(rows, depth, seconds), gain
+        return self._with_trials(best, batch, np.flatnonzero(may), num_late, node_s, outlook)
+
+    def note(self, slots: Sequence[int], turn: Turn) -> None:
+        """Count a round: the model ran in the rows of `turn`."""
+        ran = set(turn.rows.tolist())
+        for row, slot in enumerate(slots):
+            self._waited[slot] = 0 if row in ran else self._waited.get(slot, 0) + 1
+
+    def _depths(self) -> list[int]:
+        """A chain may be cut anywhere; a tree is grown whole."""
+        return list(range(1, self.depth + 1)) if self.per_level == 1 else [self.depth]
+
+    def _round_s(self, depth: int, rows: np.ndarray, num_late: np.ndarray, node_s: np.ndarray) -> float:
+        growth = float(node_s[len(rows)] / node_s[1])
+        return self.costs.of(depth, int(num_late[rows].sum()) - len(rows) + 1, growth)
+
+    def _with_trials(
+        self,
+        turn: Turn,
+        batch: DraftBatch,
+        rows: np.ndarray,
+        num_late: np.ndarray,
+        node_s: np.ndarray,
+        outlook: Outlook,
+    ) -> Turn:
+        """Add the rows whose trial is due: at full depth, as all depths are to be known."""
+        ran, due = set(turn.rows.tolist()), []
+        for row in rows.tolist():
+            if row not in ran:
+                share = self.costs.of(self.depth, int(num_late[row]), 1.0) / outlook.plain_s
+                wait = min(MOST_WAIT, max(LEAST_WAIT, int(share / TRIAL_SHARE)))
+                if self._waited.get(int(batch.slots[row]), 0) >= wait:
+                    due.append(row)
+        if not due:
+            return turn
+        together = np.array(sorted(ran | set(due)), dtype=np.int64)
+        return Turn(together, self.depth, self._round_s(self.depth, together, num_late, node_s))
+
+
+def expected_tokens(hits: np.ndarray, trials: np.ndarray, depth: int) -> np.ndarray:
+    """Return float64 [B, depth]: expected tokens of a tree of 1, 2, … levels, by what was right at each level.
+
+    hits, trials   float64 [B, D + 1], by depth from 0 on
+    """
+    chances = (hits + PRIOR_WEIGHT * PRIOR_CHANCE) / (trials + PRIOR_WEIGHT)
+    return np.cumsum(np.cumprod(chances[:, 1 : depth + 1], axis=1), axis=1)
+
+
+def time_rounds(proposer: CachingProposer, depth: int) -> DraftCosts:
+    """Time rounds of a model for one sequence, on KV blocks that nobody uses yet. The least of several counts."""
+    least = [np.inf] * 3
+    for _ in range(3):
+        for number, (levels, late) in enumerate(((1, 1), (depth, 1), (1, TIMED_LATE))):
+            least[number] = min(least[number], _round_s(proposer, levels, late))
+    first_s, whole_s, late_s = least
+    level_s = max(0.0, whole_s - first_s) / (depth - 1) if depth > 1 else 0.0
+    return DraftCosts(first_s, level_s, max(0.0, late_s - first_s) / (TIMED_LATE - 1))
+
+
+def _round_s(proposer: CachingProposer, levels: int, late: int) -> float:
+    """A round that takes in `late` tokens."""
+    zero, one = np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.int32)
+    proposer.admit(0, np.zeros(2, dtype=np.int32))
+    table = np.zeros((1, 8), dtype=np.int32)
+    batch = DraftBatch(zero, zero, one + levels, caches=CacheRows(zero, one, zero, table))
+    proposer.propose(batch)
+    new = np.zeros((1, late), dtype=np.int32)
+    proposer.observe(Committed(zero, new, one * late, zero))
+    caches = CacheRows(zero, one + late, zero, table)
+    start_s = time.perf_counter()
+    proposer.propose(replace(batch, caches=caches))
+    seconds = time.perf_counter() - start_s
+    proposer.release(0)
+    return seconds

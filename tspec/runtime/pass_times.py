@@ -1,0 +1,51 @@
+"""Times verify passes on the machine at hand, once, before the first request."""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from tspec.core.pass_costs import PassCosts
+from tspec.core.shapes import BLOCK_TOKENS, blocks_for
+from tspec.core.tree import MAX_NODES, chain
+from tspec.runtime.buckets import smallest_bucket
+from tspec.runtime.inputs import Executor, PassInputs
+
+REPEATS = 3
+"""Each pass counts as the fastest of so many: what others do on the machine only makes passes slower."""
+LONG_CONTEXT = 1024
+"""Tokens of context that the second time of a pass is taken with, where there is room for them."""
+
+
+def time_passes(
+    executor: Executor, num_nodes: Sequence[int], max_context: int, *, is_padded: bool
+) -> PassCosts:
+    """Time passes of one sequence with each number of nodes, on a short context and on a long one.
+
+    Uses KV blocks, so nobody else may yet; their content does not matter. Takes turns, so that a moment in which the
+    machine is slow does not meet one number alone.
+    num_nodes    rising, from 1 on
+    max_context  most tokens that a context may have
+    """
+    context = min(LONG_CONTEXT, max_context, executor.num_blocks * BLOCK_TOKENS - MAX_NODES)
+    context = max(0, context) // BLOCK_TOKENS * BLOCK_TOKENS
+    counts = list(num_nodes)
+    short, long = np.full((2, len(counts)), np.inf)
+    for _ in range(1 + REPEATS):  # one more, that warms up
+        for place, count in enumerate(counts):
+            short[place] = min(short[place], _pass_s(executor, count, 0))
+            if context:
+                long[place] = min(long[place], _pass_s(executor, count, context))
+    short = np.maximum.accumulate(short)
+    per_token = np.maximum(0.0, long - short) / context if context else np.zeros(len(counts))
+    rising = np.maximum.accumulate(per_token)
+    return PassCosts(tuple(counts), tuple(short.tolist()), tuple(rising.tolist()), is_padded)
+
+
+def _pass_s(executor: Executor, num_nodes: int, context: int) -> float:
+    tree = chain(np.zeros(num_nodes, dtype=np.int32))
+    table = np.arange(max(1, blocks_for(context + num_nodes)), dtype=np.int32)[None]
+    inputs = PassInputs(tree, np.array([context], dtype=np.int32), table)
+    start_s = time.perf_counter()
+    executor.run("all", smallest_bucket(1, num_nodes), inputs)
+    return time.perf_counter() - start_s
