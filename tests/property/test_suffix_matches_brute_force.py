@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.suffix_oracle import SuffixOracle, runs_of
+from support.suffix_oracle import RESPONSES, SuffixOracle, runs_of
 
 from tspec.core.proposer import Committed, DraftBatch
 from tspec.core.speculative_config import SpeculativeConfig
 from tspec.proposers import suffix_store
 from tspec.proposers.suffix import SuffixProposer
-from tspec.proposers.suffix_trie import NONE
+from tspec.proposers.suffix_store import ResponseStore
+from tspec.proposers.suffix_trie import NONE, RANKED, ROOT, find_child
 
 NUM_SLOTS = 3
 ANY = 64
@@ -103,7 +104,38 @@ def test_proposals_equal_brute_force_for_any_history(max_candidates, room, histo
         held = [each.tolist() for each in proposer.store.responses]
         assert held == [tokens for _, tokens in oracle.responses]
         assert proposer.store.num_tokens == sum(map(len, held)) <= room
-    assert num_nodes_taken(proposer.store) == len({run for each in held for run in runs_of(each)} if history else ())
+    if history:
+        assert num_nodes_taken(proposer.store) == len({run for each in held for run in runs_of(each)})
+
+
+def likeliest(store, context):
+    """The first tokens after `context` as they are linked, with their counts."""
+    node = ROOT
+    for token in context:
+        node = find_child(store.nodes, store.table, node, token)
+    child, found = store.nodes[node]["first_child"], []
+    while child != NONE and len(found) < RANKED:
+        found.append((int(store.nodes[child]["token"]), int(store.nodes[child]["count"])))
+        child = store.nodes[child]["next"]
+    return found
+
+
+after_zero = st.lists(st.integers(1, 9).map(lambda token: [0, token]), min_size=1, max_size=5)
+crowded = st.lists(after_zero.map(lambda pairs: sum(pairs, [])), min_size=5, max_size=25)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(8, 40), crowded, st.lists(st.integers(0, 20), min_size=1))
+def test_the_likeliest_stay_in_order_while_responses_come_and_go(room, responses, used):
+    store, oracle = ResponseStore(room), SuffixOracle([], 1, room)
+    for number, response in enumerate(responses):
+        for each in (store, oracle):
+            each.learn(response)
+            each.use(used[number % len(used)])
+        for context in [(0,), *((0, token, 0) for token in range(1, 10))]:
+            if oracle.continuations(RESPONSES, 0, context)[1]:
+                ranked, _ = oracle.continuations(RESPONSES, 0, context)
+                assert likeliest(store, context) == ranked[:RANKED]
 
 
 @settings(max_examples=100, deadline=None)
