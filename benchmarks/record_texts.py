@@ -19,7 +19,9 @@ LONGEST_PROMPT = 3000
 def draw_prompts(file: Path, count: int) -> list[tuple[str, str]]:
     """Kind and prompt of `count` prompts, each kind in turn, in an order that never changes."""
     by_kind: dict[str, list[str]] = {}
-    for line in file.read_text().splitlines():
+    for line in file.read_text().split("\n"):  # texts may hold other ends of lines
+        if not line:
+            continue
         record = json.loads(line)
         if len(record["prompt"]) <= LONGEST_PROMPT:
             by_kind.setdefault(record["kind"], []).append(record["prompt"])

@@ -25,9 +25,7 @@ texts = st.one_of(tokens, varied, st.lists(st.just(7), min_size=1, max_size=30))
 slots = st.integers(0, NUM_SLOTS - 1)
 events = st.one_of(
     st.tuples(st.just("admit"), slots, texts),
-    st.tuples(
-        st.just("observe"), st.permutations(range(NUM_SLOTS)), st.lists(texts, min_size=1, max_size=3)
-    ),
+    st.tuples(st.just("observe"), st.permutations(range(NUM_SLOTS)), st.lists(texts, min_size=1, max_size=3)),
     st.tuples(st.just("release"), slots),
     st.tuples(st.just("learn"), texts),
 )
@@ -120,8 +118,10 @@ def likeliest(store, context):
     return found
 
 
-after_zero = st.lists(st.integers(1, 9).map(lambda token: [0, token]), min_size=1, max_size=5)
-crowded = st.lists(after_zero.map(lambda pairs: sum(pairs, [])), min_size=5, max_size=25)
+after_zero = st.lists(st.integers(1, 9), min_size=1, max_size=5)
+crowded = st.lists(
+    after_zero.map(lambda others: [each for other in others for each in (0, other)]), min_size=5, max_size=25
+)
 
 
 @settings(max_examples=200, deadline=None)

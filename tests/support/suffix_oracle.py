@@ -2,7 +2,13 @@
 
 from collections import Counter
 
-from tspec.proposers.suffix_growth import MAX_CHILDREN, MIN_CHANCE, USED_MATCH, class_of
+from tspec.proposers.suffix_growth import (
+    CANDIDATES_PER_MATCHED,
+    MAX_CHILDREN,
+    MIN_CHANCE,
+    USED_MATCH,
+    class_of,
+)
 from tspec.proposers.suffix_trie import DEPTH, RANKED
 
 OWN, RESPONSES = 0, 1
@@ -78,7 +84,9 @@ class SuffixOracle:
         text = self.texts[slot]
         paths, chances, nodes, offers = [[]], [1.0], [], []
         matches = [self.longest(population, slot, text) for population in (OWN, RESPONSES)]
-        limit = min(self.max_candidates, max_nodes - 1, 2 * max(match[0] for match in matches) - 1)
+        limit = min(
+            self.max_candidates, max_nodes - 1, CANDIDATES_PER_MATCHED * max(match[0] for match in matches)
+        )
         while len(nodes) < limit:
             offers += self.offers_of(slot, len(nodes), text + paths[-1], chances[-1])
             children = Counter(parent for _, parent, _ in nodes)

@@ -9,8 +9,8 @@ import numpy as np
 from tspec.core.proposer import Committed, DraftBatch
 from tspec.core.speculative_config import SpeculativeConfig
 from tspec.core.tree import NO_PARENT, CandidateTrees
+from tspec.proposers.lookup_priors import SUFFIX_PRIORS
 from tspec.proposers.suffix_growth import MAX_OFFERS_PER_NODE, NUM_POPULATIONS, OFFER, grow_tree
-from tspec.proposers.suffix_priors import SUFFIX_PRIORS
 from tspec.proposers.suffix_store import OwnText, ResponseStore
 from tspec.proposers.suffix_trie import DEPTH
 
@@ -26,7 +26,8 @@ class SuffixProposer:
     depends on how long a match it continues and how often it followed that (`priors`), times the same for all before
     it. Where a path goes on beyond what came before, shorter matches continue it.
 
-    A tree has at most `max_candidates` candidates, and at most 2n - 1 after a match of n tokens, of DEPTH at most.
+    A tree has at most `max_candidates` candidates, and at most three for each token of the longest match, of
+    which DEPTH at most are looked at.
 
     Cost     O(DEPTH) a committed token and a candidate, whatever the length of the texts; one native call a row in
              `propose`, one in `observe`. A released request's response is counted, and old ones taken back, at once

@@ -8,7 +8,6 @@ candidate of all that are left, time after time.
 
 import numpy as np
 
-from tspec.core.tree import NO_PARENT
 from tspec.kernels.jit import native
 from tspec.proposers.suffix_trie import NONE, RANKED, ROOT, continued, step
 
@@ -20,6 +19,9 @@ NUM_CLASSES = NUM_POPULATIONS * NUM_MATCHES * NUM_SHARES
 
 MIN_CHANCE = 0.05
 """Candidates of a smaller chance are left out."""
+
+CANDIDATES_PER_MATCHED = 3
+"""Most candidates for each token of the longest match: a short match is right less often."""
 
 MAX_CHILDREN = RANKED
 
@@ -63,11 +65,23 @@ def match_responses(nodes, table, text):
 
 @native()
 def grow_tree(
-    tokens, parents, evidence, own, newest, length, responses, text_end, limit, priors, offers, contexts, chances
+    tokens,
+    parents,
+    evidence,
+    own,
+    newest,
+    length,
+    responses,
+    text_end,
+    limit,
+    priors,
+    offers,
+    contexts,
+    chances,
 ):
-    """Write a tree of at most `limit` candidates, and of at most 2n - 1 where the longest match has n tokens.
+    """Grow a tree of at most `limit` candidates, and at most CANDIDATES_PER_MATCHED a token of the longest match.
 
-    tokens, parents, evidence  int32 [T] out; tokens[0] is there already; T > limit
+    tokens, parents, evidence  int32 [T] out, T > limit; node 0 and padding are left as they are
     own, responses             (nodes, table) of each population
     newest, length             the text's longest run at its end, and its tokens
     text_end                   int32 [n <= DEPTH], its last tokens
@@ -79,27 +93,25 @@ def grow_tree(
     contexts[0, OWN] = continued(own[0], newest)
     contexts[0, RESPONSES] = match_responses(responses[0], responses[1], text_end)
     match = max(own[0][contexts[0, OWN]].depth, responses[0][contexts[0, RESPONSES]].depth)
-    limit = min(limit, 2 * match - 1)
-    parents[0] = NO_PARENT
-    evidence[0] = 0
+    limit = min(limit, CANDIDATES_PER_MATCHED * match)
     chances[0] = 1.0
-    num_nodes = 1
-    num_offers = 0
+    num_nodes, num_offers = 1, 0
     while num_nodes <= limit:
-        num_offers = _offer(offers, num_offers, num_nodes - 1, contexts, chances, own, responses, length, priors)
+        num_offers = _offer(
+            offers, num_offers, num_nodes - 1, contexts, chances, own, responses, length, priors
+        )
         best = _best_offer(offers, num_offers, parents, num_nodes)
         if best == NONE:
             break
         token, parent = offers[best].token, offers[best].parent
-        tokens[num_nodes] = token
-        parents[num_nodes] = parent
+        tokens[num_nodes], parents[num_nodes] = token, parent
         evidence[num_nodes] = offers[best].evidence
         chances[num_nodes] = offers[best].chance
-        contexts[num_nodes, OWN] = step(own[0], own[1], contexts[parent, OWN], token)
-        contexts[num_nodes, RESPONSES] = step(responses[0], responses[1], contexts[parent, RESPONSES], token)
+        for population in range(NUM_POPULATIONS):
+            nodes, table = own if population == OWN else responses
+            contexts[num_nodes, population] = step(nodes, table, contexts[parent, population], token)
         offers[best].chance = 0.0
         num_nodes += 1
-    _pad(tokens, parents, evidence, num_nodes)
     return num_nodes, _used_response(responses[0], contexts[0, RESPONSES])
 
 
@@ -147,14 +159,6 @@ def _best_offer(offers, num_offers, parents, num_nodes):
             if num_children < MAX_CHILDREN:
                 best = at
     return best
-
-
-@native()
-def _pad(tokens, parents, evidence, num_nodes):
-    for node in range(num_nodes, len(tokens)):
-        tokens[node] = 0
-        parents[node] = NO_PARENT
-        evidence[node] = 0
 
 
 @native()

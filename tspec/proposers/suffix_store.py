@@ -8,7 +8,6 @@ from tspec.proposers.suffix_trie import (
     ENTRIES_PER_TOKEN,
     NODE,
     NODES_PER_TOKEN,
-    NONE,
     ROOT,
     append_tokens,
     make_arrays,

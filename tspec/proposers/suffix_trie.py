@@ -76,9 +76,7 @@ def append_tokens(nodes, table, state, tokens, newest, stamp, stamp_step):
         newest = NONE
         longer = NONE
         while context != NONE:
-            child = _counted_child(
-                nodes, table, state, context, tokens[offset], stamp + offset * stamp_step
-            )
+            child = _counted_child(nodes, table, state, context, tokens[offset], stamp + offset * stamp_step)
             if newest == NONE:
                 newest = child
             else:
