@@ -12,7 +12,7 @@ from support.suffix_oracle import RESPONSES, SuffixOracle, runs_of
 from tspec.core.proposer import Committed, DraftBatch
 from tspec.core.speculative_config import SpeculativeConfig
 from tspec.proposers import suffix_store
-from tspec.proposers.suffix import SuffixProposer
+from tspec.proposers.suffix import CATCH_UP_TOKENS, SuffixProposer
 from tspec.proposers.suffix_store import ResponseStore
 from tspec.proposers.suffix_trie import NONE, RANKED, ROOT, find_child
 
@@ -51,6 +51,7 @@ def apply(event, proposer, oracle):
         case ("learn", response):
             proposer.learn(np.array(response, dtype=np.int32))
             oracle.learn(response)
+            oracle.catch_up(ANY * ANY)
         case ("observe", order, rows):
             width = max(map(len, rows))
             padded = np.array([[*row, *[9] * (width - len(row))] for row in rows], dtype=np.int32)
@@ -59,6 +60,7 @@ def apply(event, proposer, oracle):
             proposer.observe(Committed(order, padded, counts, counts - 1))
             for slot, row in zip(order.tolist(), rows, strict=True):
                 oracle.observe(slot, row)
+            oracle.catch_up(CATCH_UP_TOKENS + sum(map(len, rows)))
 
 
 def ask(proposer, oracle, budgets):
@@ -101,9 +103,9 @@ def test_proposals_equal_brute_force_for_any_history(max_candidates, room, histo
         ask(proposer, oracle, budgets)
         held = [each.tolist() for each in proposer.store.responses]
         assert held == [tokens for _, tokens in oracle.responses]
-        assert proposer.store.num_tokens == sum(map(len, held)) <= room
-    if history:
-        assert num_nodes_taken(proposer.store) == len({run for each in held for run in runs_of(each)})
+        assert proposer.store.num_tokens == sum(map(len, oracle.counted())) <= room
+    runs = {run for text in oracle.counted() for run in runs_of(text)}
+    assert num_nodes_taken(proposer.store) == len(runs)
 
 
 def likeliest(store, context):
@@ -125,12 +127,13 @@ crowded = st.lists(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(8, 40), crowded, st.lists(st.integers(0, 20), min_size=1))
-def test_the_likeliest_stay_in_order_while_responses_come_and_go(room, responses, used):
+@given(st.integers(8, 40), crowded, st.lists(st.integers(0, 20), min_size=1), st.integers(1, 20))
+def test_the_likeliest_stay_in_order_while_responses_come_and_go(room, responses, used, pace):
     store, oracle = ResponseStore(room), SuffixOracle([], 1, room)
     for number, response in enumerate(responses):
         for each in (store, oracle):
             each.learn(response)
+            each.catch_up(pace)
             each.use(used[number % len(used)])
         for context in [(0,), *((0, token, 0) for token in range(1, 10))]:
             if oracle.continuations(RESPONSES, 0, context)[1]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.proposing import ask, ask_tree, int32, suffix_proposer, tell
+from support.proposing import ANY, ask, ask_tree, int32, suffix_proposer, tell
 
 from tspec.core.proposer import DraftBatch
 from tspec.proposers import suffix, suffix_growth, suffix_trie
@@ -49,7 +49,33 @@ def test_what_was_said_to_one_is_proposed_to_another():
     of.admit(1, int32(80, 1, 2))
     assert ask(of, 1, 2) == []
     of.release(0)
+    of.store.catch_up(ANY)
     assert ask_tree(of, 1, 2, max_nodes=2) == {(3,): class_of(RESPONSES, 2, 1, 1)}
+
+
+def test_a_response_is_counted_over_the_next_rounds():
+    of = suffix_proposer()
+    of.admit(0, int32(90))
+    tell(of, 0, *range(1, 31))
+    of.release(0)
+    of.admit(1, int32(80))
+    pending = []
+    while of.store.num_waiting:
+        pending.append(of.store.num_waiting)
+        tell(of, 1, 81, 82)
+    assert pending == [30, 24, 18, 12, 6]
+    assert [each.tolist() for each in of.store.responses] == [list(range(1, 31))]
+
+
+def test_those_that_wait_are_bounded_too_and_the_one_half_counted_stays():
+    store = ResponseStore(12)
+    store.learn(int32(1, 2, 3, 4))
+    store.catch_up(2)
+    for first in (10, 20, 30, 40):
+        store.learn(int32(first, first + 1, first + 2, first + 3))
+    assert store.num_waiting == 2 + 12
+    store.catch_up(6)
+    assert [each[0] for each in store.responses] == [1, 20]
 
 
 def test_prompts_are_never_shared():
@@ -57,6 +83,7 @@ def test_prompts_are_never_shared():
     of.admit(0, int32(1, 2, 3, 4, 5, 6))
     tell(of, 0, 7, 8, 9)
     of.release(0)
+    of.store.catch_up(ANY)
     assert [each.tolist() for each in of.store.responses] == [[7, 8, 9]]
     of.admit(1, int32(90, 5, 6))
     assert ask(of, 1, 6) == []
@@ -70,6 +97,7 @@ def test_a_sequence_that_is_admitted_again_counts_its_later_response_alone():
     of.admit(0, int32(1, 2, 3, 4))
     tell(of, 0, 5, 6)
     of.release(0)
+    of.store.catch_up(ANY)
     assert [each.tolist() for each in of.store.responses] == [[3, 4], [5, 6]]
 
 
@@ -77,12 +105,14 @@ def test_one_token_says_nothing_and_is_not_kept():
     store = ResponseStore(10)
     store.learn(int32(1))
     store.learn(int32())
+    store.catch_up(ANY)
     assert store.responses == []
 
 
 def test_a_response_longer_than_the_room_is_cut():
     store = ResponseStore(5)
     store.learn(int32(*range(9)))
+    store.catch_up(ANY)
     assert [each.tolist() for each in store.responses] == [[0, 1, 2, 3, 4]]
 
 
@@ -108,26 +138,28 @@ def test_a_short_match_does_not_count_as_use():
 def test_forgotten_responses_are_proposed_no_more():
     of = suffix_proposer(max_response_tokens=6)
     of.learn(int32(1, 2, 3))
-    of.learn(int32(4, 5, 6, 7))
+    of.learn(int32(4, 5, 6, 7, 8))
     of.admit(0, int32(9, 1, 2))
     assert ask(of, 0, 2) == []
-    assert of.store.num_tokens == 4
+    assert of.store.num_tokens == 6
 
 
 def test_memory_stays_within_its_bound_over_100000_responses():
     """Neither tokens nor nodes leak: the arrays never grow, and nothing is left when all that is held goes."""
     store, random = ResponseStore(2000), np.random.default_rng(0)
-    bound = BYTES_PER_TOKEN * 2048 + 4 * 2000
+    bound = BYTES_PER_TOKEN * 2048 + 4 * 6000
     lengths = random.integers(2, 9, 100_000)
     said = random.integers(0, 50, (100_000, 8), dtype=np.int32)
     for number, length in enumerate(lengths.tolist()):
         store.learn(said[number, :length])
+        store.catch_up(5)
         assert store.num_tokens <= 2000
+        assert store.num_waiting <= 2008
     assert store.num_bytes <= bound
     assert store._state["num_nodes"][0] <= NODES_PER_TOKEN * 2000
-    assert store.num_tokens == sum(map(len, store.responses)) > 2000 - 9
-    while store.responses:
-        store._forget()
+    assert store.num_tokens == 2000
+    store.catch_up(store.num_waiting)
+    store._forget(2000)
     assert (store.table == suffix_trie.NONE).all()
 
 

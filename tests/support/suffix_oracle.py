@@ -22,7 +22,12 @@ def runs_of(text, longest=DEPTH + 1):
 
 
 class SuffixOracle:
-    """Same events, same answers. `responses` is [[number, tokens], …], the next to be forgotten first."""
+    """Same events, same answers.
+
+    responses  [[number, tokens], …], the next to be forgotten first
+    coming     what is counted already of the one that is `begun`
+    going      what is still counted of one that is being forgotten
+    """
 
     def __init__(self, priors, max_candidates, max_response_tokens):
         self.priors = [float(each) for each in priors]
@@ -30,6 +35,7 @@ class SuffixOracle:
         self.max_response_tokens = max_response_tokens
         self.texts, self.num_prompt = {}, {}
         self.responses, self.next_number, self.last_said = [], 0, {}
+        self.waiting, self.begun, self.coming, self.going = [], [], [], []
 
     def admit(self, slot, prompt):
         self.release(slot)
@@ -47,17 +53,33 @@ class SuffixOracle:
         response = list(response[: self.max_response_tokens])
         if len(response) < 2:
             return
-        while sum(len(each) for _, each in self.responses) + len(response) > self.max_response_tokens:
-            self.responses.pop(0)
-        known = {run for _, each in self.responses for run in runs_of(each)}
-        self.last_said = {run: number for run, number in self.last_said.items() if run in known}
-        self.last_said |= dict.fromkeys(runs_of(response), self.next_number)
-        self.responses.append([self.next_number, response])
-        self.next_number += 1
+        self.waiting.append(response)
+        while sum(map(len, self.waiting)) > self.max_response_tokens:
+            self.waiting.pop(0)
+
+    def catch_up(self, num_tokens):
+        """Token by token."""
+        while num_tokens and (self.begun or self.waiting):
+            self.begun = self.begun or self.waiting.pop(0)
+            if sum(map(len, self.counted())) == self.max_response_tokens:
+                self.going = (self.going or self.responses.pop(0)[1])[1:]
+                known = {run for each in self.counted() for run in runs_of(each)}
+                self.last_said = {run: number for run, number in self.last_said.items() if run in known}
+            self.coming = self.begun[: len(self.coming) + 1]
+            ends = (tuple(self.coming[-length:]) for length in range(1, min(DEPTH + 1, len(self.coming)) + 1))
+            self.last_said |= dict.fromkeys(ends, self.next_number)
+            if self.coming == self.begun:
+                self.responses.append([self.next_number, self.begun])
+                self.begun, self.coming, self.next_number = [], [], self.next_number + 1
+            num_tokens -= 1
+
+    def counted(self):
+        """The texts that responses are counted over."""
+        return [self.going, self.coming, *(each for _, each in self.responses)]
 
     def continuations(self, population, slot, context):
         """What followed `context`: [(token, count), …] likeliest first, and in how many places it stands."""
-        texts = [self.texts[slot]] if population == OWN else [each for _, each in self.responses]
+        texts = [self.texts[slot]] if population == OWN else self.counted()
         counts, last, total = Counter(), {}, 0
         for text in texts:
             for end in range(len(context), len(text) + 1):

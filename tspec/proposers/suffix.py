@@ -17,6 +17,9 @@ from tspec.proposers.suffix_trie import DEPTH
 MAX_RESPONSE_TOKENS = 131_072
 """Tokens of earlier responses that are kept. Their counts take at most 63 MiB."""
 
+CATCH_UP_TOKENS = 4
+"""Tokens of waiting responses that a round counts besides as many as it committed: more than come, so all get done."""
+
 
 class SuffixProposer:
     """Proposes a tree: continuations of the longest ends of a text that came before, the likeliest first.
@@ -30,7 +33,7 @@ class SuffixProposer:
     which DEPTH at most are looked at.
 
     Cost     O(DEPTH) a committed token and a candidate, whatever the length of the texts; one native call a row in
-             `propose`, one in `observe`. A released request's response is counted, and old ones taken back, at once
+             `propose`, one in `observe`, and one or two for the responses that wait: a few tokens a round
     Memory   500 bytes a token of capacity of each request, and a token of the responses
     """
 
@@ -72,6 +75,7 @@ class SuffixProposer:
     def learn(self, response: np.ndarray) -> None:
         """Take in a response, int32 [n], as if a request had ended with it: such as texts of a corpus at the start."""
         self.store.learn(response)
+        self.store.catch_up(self.store.num_waiting)
 
     def admit(self, slot: int, prompt: np.ndarray) -> None:
         """Start a sequence: `prompt` int32 [n] are its committed tokens so far. A slot in use is released before."""
@@ -98,15 +102,19 @@ class SuffixProposer:
         return CandidateTrees(tokens, parents, num_nodes, evidence=evidence)
 
     def observe(self, committed: Committed) -> None:
-        """Append what was committed; slots that are released meanwhile are ignored."""
+        """Append what was committed, count some of the responses that wait. Slots released meanwhile are ignored."""
         for row, (slot, count) in enumerate(
             zip(committed.slots.tolist(), committed.counts.tolist(), strict=True)
         ):
             if slot in self._texts:
                 self._texts[slot].append(committed.tokens[row, :count])
+        self.store.catch_up(CATCH_UP_TOKENS + int(committed.counts.sum()))
 
     def release(self, slot: int) -> None:
-        """Forget a sequence, and learn its response: what came after the prompt. Unknown slots are ignored."""
+        """Forget a sequence. Its response, what came after the prompt, is counted in the next rounds.
+
+        Unknown slots are ignored.
+        """
         text = self._texts.pop(slot, None)
         if text is not None:
             self.store.learn(text.response)

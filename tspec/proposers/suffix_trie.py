@@ -88,13 +88,14 @@ def append_tokens(nodes, table, state, tokens, newest, stamp, stamp_step):
 
 
 @native()
-def remove_tokens(nodes, table, state, tokens):
-    """Take back a whole text, `tokens` int32 [n], that was counted from ROOT on; free what occurs no more.
+def remove_tokens(nodes, table, state, tokens, count):
+    """Take back the first `count` of a text, `tokens` int32 [n], that was counted from ROOT on; free what is gone.
 
-    Start by start, each from its longest run to its shortest: so a run goes after all runs that it ends or begins.
+    What is left is counted as a text of its own. Start by start, each from its longest run to its shortest: so a run
+    goes after all runs that it ends or begins.
     """
     path = np.empty(DEPTH + 1, dtype=np.int32)
-    for start in range(len(tokens)):
+    for start in range(count):
         length = min(DEPTH + 1, len(tokens) - start)
         node = ROOT
         for offset in range(length):
