@@ -17,7 +17,7 @@ from benchmarks.machine import machine_line
 from tspec.core.proposer import Committed, DraftBatch
 from tspec.core.speculative_config import SpeculativeConfig
 from tspec.proposers.ngram import NgramProposer
-from tspec.proposers.suffix import MAX_RESPONSE_TOKENS, SuffixProposer
+from tspec.proposers.suffix import CATCH_UP_TOKENS, MAX_RESPONSE_TOKENS, SuffixProposer
 
 ROUNDS = 400
 COMMITTED = 2
@@ -73,6 +73,13 @@ def full_suffix_proposer(
     return proposer
 
 
+def let_responses_wait(proposer: Lookup, random: np.random.Generator) -> None:
+    """Enough for all rounds to have something to count."""
+    if isinstance(proposer, SuffixProposer):
+        for _ in range(ROUNDS * (COMMITTED + CATCH_UP_TOKENS) // RESPONSE_TOKENS):
+            proposer.store.learn(draw_text(random, RESPONSE_TOKENS))
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(
@@ -91,6 +98,7 @@ def main() -> None:
     for proposer in proposers:
         proposer.warm_up()
         for context in args.contexts:
+            let_responses_wait(proposer, random)
             times = time_lookup(proposer, random, context)
             table.add_row(proposer.name, str(context), *(f"{each:.1f}" for each in times))
     console.print(table)

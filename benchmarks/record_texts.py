@@ -1,4 +1,4 @@
-"""Record what a target says to prompts of a file, greedily, for benchmarks/ngram_occurrence.py and suffix_priors.py.
+"""Record what a target says to prompts of a file, greedily, for benchmarks/ngram_occurrence.py and lookup_priors.py.
 
 Input: JSON lines, {"kind": "chat", "prompt": "…"} each; as many prompts of each kind, drawn with a fixed seed.
 Run: python -m benchmarks.record_texts prompts.jsonl outputs.jsonl [--checkpoint FOLDER] [--texts 60] [--max-tokens 160]
