@@ -1,7 +1,7 @@
 """How often candidates of lookup proposers are right, by what speaks for them, before anything is known of a text.
 
-Measured by benchmarks/lookup_priors.py on 363 greedy answers of SmolLM2-135M-Instruct (55,000 tokens) to prompts of many
-kinds of up to 256 tokens, none of them of Spec-Bench; rounded, and made to rise with the match.
+Measured by benchmarks/lookup_priors.py on 363 greedy answers of SmolLM2-135M-Instruct (55,000 tokens) to prompts of
+many kinds of up to 256 tokens, none of them of Spec-Bench; rounded, and made to rise with the match.
 """
 
 import numpy as np
