@@ -72,7 +72,7 @@ class Result:
 def read_recordings(file: Path) -> list[Recording]:
     """Read the JSON lines of `file`, without texts that end with their first token."""
     lines = (json.loads(line) for line in file.read_text().splitlines() if line.strip())
-    texts = (Recording(each["category"], each["prompt_ids"], each["output_ids"]) for each in lines)
+    texts = (Recording(each.get("category", ALL), each["prompt_ids"], each["output_ids"]) for each in lines)
     return [text for text in texts if len(text.output) > 1]
 
 

@@ -133,7 +133,10 @@ def test_root_that_does_not_end_the_text_is_named():
     args = [np.array(each, dtype=np.int32) for each in ([0, 1], [3, 5], [4, 4])]
     most = np.array([0, 1, 3, 5], dtype=np.int64)
     state = (index.text, index.cursors)
-    assert propose_rows(outputs[0], outputs[0].copy(), args[0].copy(), *state, *args, most) == 1
+    assert (
+        propose_rows(outputs[0], outputs[0].copy(), outputs[0].copy(), args[0].copy(), *state, *args, most)
+        == 1
+    )
 
 
 def test_nothing_reads_or_writes_outside_its_arrays(tmp_path):

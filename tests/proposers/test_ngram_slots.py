@@ -34,6 +34,14 @@ def test_each_row_of_a_batch_has_its_own_budget_and_text():
     assert trees.num_nodes.tolist() == [4, 1, 6, 2]
     assert trees.tokens.tolist() == [[2, 3, 1, 2, 0, 0], [3, 0, 0, 0, 0, 0], [7] * 6, [7, 7, 0, 0, 0, 0]]
     assert trees.parents[0].tolist() == [-1, 0, 1, 2, -1, -1]
+    assert trees.evidence.tolist() == [[0, 2, 3, 4, 0, 0], [0] * 6, [0, 6, 7, 8, 9, 10], [0, 6, 0, 0, 0, 0]]
+
+
+def test_evidence_of_long_matches_is_the_last_class():
+    of = ngram_proposer(maximum=6, count=15)
+    of.admit(0, int32(*[7] * 9))
+    trees = of.propose(DraftBatch(int32(0), int32(7), int32(16)))
+    assert trees.evidence[0].tolist() == [0, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 15, 0, 0, 0, 0]
 
 
 def test_empty_batch_gets_empty_trees():

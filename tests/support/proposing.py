@@ -5,6 +5,7 @@ import numpy as np
 from tspec.core.proposer import Committed, DraftBatch
 from tspec.core.speculative_config import SpeculativeConfig
 from tspec.proposers.ngram import NgramProposer
+from tspec.proposers.suffix import SuffixProposer
 
 ANY = 64
 
@@ -55,3 +56,17 @@ def decode_greedily(of, prompt, output):
         tell(of, 0, *wanted[: num_accepted + 1])
         emitted += wanted[: num_accepted + 1]
     return emitted, judged, accepted
+
+
+def suffix_proposer(max_candidates=8, **options):
+    return SuffixProposer(SpeculativeConfig("ngram"), max_candidates=max_candidates, **options)
+
+
+def ask_tree(of, slot, root, max_nodes=ANY):
+    """The one row's candidates as paths from the root: {(token, …): evidence}."""
+    trees = of.propose(DraftBatch(int32(slot), int32(root), int32(max_nodes)))
+    trees.check()
+    paths = [()]
+    for node in range(1, trees.num_nodes[0]):
+        paths.append((*paths[trees.parents[0, node]], int(trees.tokens[0, node])))
+    return {path: int(trees.evidence[0, node]) for node, path in enumerate(paths) if node}

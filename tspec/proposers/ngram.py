@@ -8,6 +8,7 @@ import numpy as np
 from tspec.core.proposer import Committed, DraftBatch
 from tspec.core.speculative_config import SpeculativeConfig
 from tspec.core.tree import CandidateTrees
+from tspec.proposers.lookup_priors import NGRAM_PRIORS
 from tspec.proposers.ngram_index import CURSOR, ENTRIES, append_rows, propose_rows
 from tspec.proposers.regions import Regions
 
@@ -33,6 +34,7 @@ class NgramProposer:
 
     def __init__(self, config: SpeculativeConfig, *, grows_with_match: bool = True) -> None:
         assert config.num_speculative_tokens is not None, "build decides how many where the user did not"
+        self.priors = NGRAM_PRIORS
         self._config = config
         self._max_candidates = config.num_speculative_tokens
         self._grows_with_match = grows_with_match
@@ -67,16 +69,17 @@ class NgramProposer:
         self._start_text(slot, np.array(prompt, dtype=np.int32), room=2 * len(prompt))
 
     def propose(self, batch: DraftBatch) -> CandidateTrees:
-        """Return one chain a row; the arrays are new ones, `num_speculative_tokens` + 1 wide.
+        """Return one chain a row, with its evidence; the arrays are new ones, `num_speculative_tokens` + 1 wide.
 
         A row of a slot that was never admitted gets its root alone.
         """
         rows, width = len(batch.slots), self._max_candidates + 1
-        tokens, parents = np.empty((2, rows, width), dtype=np.int32)
+        tokens, parents, evidence = np.empty((3, rows, width), dtype=np.int32)
         num_nodes = np.empty(rows, dtype=np.int32)
         stray = propose_rows(
             tokens,
             parents,
+            evidence,
             num_nodes,
             self._text,
             self._cursors,
@@ -86,7 +89,7 @@ class NgramProposer:
             self._max_per_match,
         )
         assert stray < 0, f"row {stray}: root {batch.roots[stray]} does not end slot {batch.slots[stray]}"
-        return CandidateTrees(tokens, parents, num_nodes)
+        return CandidateTrees(tokens, parents, num_nodes, evidence=evidence)
 
     def observe(self, committed: Committed) -> None:
         """Append what was committed; slots that are released meanwhile are ignored."""

@@ -15,6 +15,9 @@ from tspec.kernels.jit import native
 ENTRIES = 2
 """Table entries a token of capacity, for each n: at most half of them are ever taken."""
 
+NUM_CLASSES = 16
+"""Classes of evidence: matches of up to 15 tokens, the last class for all longer ones."""
+
 CURSOR = np.dtype(
     [
         ("start", np.int64),  # of the text, in `text`
@@ -54,13 +57,24 @@ def append_rows(text, table, cursors, slots, tokens, counts, first_row, min_matc
 
 @native()
 def propose_rows(
-    out_tokens, out_parents, out_num_nodes, text, cursors, slots, roots, max_nodes, max_per_match
+    out_tokens,
+    out_parents,
+    out_evidence,
+    out_num_nodes,
+    text,
+    cursors,
+    slots,
+    roots,
+    max_nodes,
+    max_per_match,
 ):
     """Write each row's chain: the root, then what followed the longest earlier match of the text's end.
 
     Where that runs into the end of the text it goes on through its own candidates, as if the match repeated.
 
-    Shapes         out_tokens, out_parents int32 [B, T]; out_num_nodes, slots, roots, max_nodes int32 [B]
+    The evidence of a candidate is the length of the match that it continues, the candidates before it counted in.
+
+    Shapes         out_tokens, out_parents, out_evidence int32 [B, T]; out_num_nodes, slots, roots, max_nodes int32 [B]
     max_per_match  int64 [max_match + 1]: most candidates after a match of each length
     Returns        the first row whose text does not end with its root (its tree is not written), -1 for none
     Cost           O(T) a row; allocates nothing
@@ -70,6 +84,7 @@ def propose_rows(
         num_candidates = 0
         out_tokens[row, 0] = roots[row]
         out_parents[row, 0] = NO_PARENT
+        out_evidence[row, 0] = 0
         if _is_used(cursors, slots[row]) and cursors[slots[row]].length > 0:
             cursor = cursors[slots[row]]
             if text[cursor.start + cursor.length - 1] != roots[row]:
@@ -79,6 +94,7 @@ def propose_rows(
             for node in range(1, num_candidates + 1):
                 out_tokens[row, node] = text[cursor.start + source]
                 out_parents[row, node] = node - 1
+                out_evidence[row, node] = min(cursor.match + node - 1, NUM_CLASSES - 1)
                 source += 1
                 if source == cursor.length:
                     source = cursor.after
@@ -86,6 +102,7 @@ def propose_rows(
         for node in range(num_candidates + 1, width):
             out_tokens[row, node] = 0
             out_parents[row, node] = NO_PARENT
+            out_evidence[row, node] = 0
     return -1
 
 
