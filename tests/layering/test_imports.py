@@ -92,7 +92,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "build_draft": ("numpy", "torch"),
     "build_proposer": (),
     "progress": ("rich",),
-    "requests": (),
+    "requests": ("numpy",),
     "llm": (),
     "async_llm": (),
     "cli": ("rich",),

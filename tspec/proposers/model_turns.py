@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tspec.core.proposer import CacheRows, CachingProposer, Committed, DraftBatch
+from tspec.core.shapes import blocks_for
+from tspec.core.tree import MAX_NODES
 
 PRIOR_CHANCE = 0.7
 """Chance that a model's candidate is right, before it is known: so a model is tried at once."""
@@ -160,22 +162,23 @@ def expected_tokens(hits: np.ndarray, trials: np.ndarray, depth: int) -> np.ndar
     return np.cumsum(np.cumprod(chances[:, 1 : depth + 1], axis=1), axis=1)
 
 
-def time_rounds(proposer: CachingProposer, depth: int) -> DraftCosts:
-    """Time rounds of a model for one sequence, on KV blocks that nobody uses yet. The least of several counts."""
+def time_rounds(proposer: CachingProposer, depth: int, max_model_len: int) -> DraftCosts:
+    """Time rounds of a model for one sequence, on a KV block that nobody uses yet. The least of several counts."""
+    num_late = max(2, min(TIMED_LATE, max_model_len // 2))
     least = [np.inf] * 3
     for _ in range(3):
-        for number, (levels, late) in enumerate(((1, 1), (depth, 1), (1, TIMED_LATE))):
+        for number, (levels, late) in enumerate(((1, 1), (depth, 1), (1, num_late))):
             least[number] = min(least[number], _round_s(proposer, levels, late))
     first_s, whole_s, late_s = least
     level_s = max(0.0, whole_s - first_s) / (depth - 1) if depth > 1 else 0.0
-    return DraftCosts(first_s, level_s, max(0.0, late_s - first_s) / (TIMED_LATE - 1))
+    return DraftCosts(first_s, level_s, max(0.0, late_s - first_s) / (num_late - 1))
 
 
 def _round_s(proposer: CachingProposer, levels: int, late: int) -> float:
     """A round that takes in `late` tokens."""
     zero, one = np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.int32)
     proposer.admit(0, np.zeros(2, dtype=np.int32))
-    table = np.zeros((1, 8), dtype=np.int32)
+    table = np.zeros((1, blocks_for(late + MAX_NODES)), dtype=np.int32)
     batch = DraftBatch(zero, zero, one + levels, caches=CacheRows(zero, one, zero, table))
     proposer.propose(batch)
     new = np.zeros((1, late), dtype=np.int32)

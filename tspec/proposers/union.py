@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from tspec.core.pass_costs import PassCosts
-from tspec.core.proposer import Committed, Decision, DraftBatch, RankedProposer, SourceTally
+from tspec.core.proposer import Committed, Decision, DraftBatch, LearningProposer, RankedProposer, SourceTally
 from tspec.core.speculative_config import SpeculativeConfig
 from tspec.core.tree import MAX_NODES, CandidateTrees
 from tspec.proposers.acceptance import first_classes, know_nothing, start_text
@@ -114,7 +114,7 @@ class Union:
         self._make_room(batch)
         start_rows(self._pool, batch.roots)
         most = max(LEAST_LOOKED_UP, min(MOST_LOOKED_UP, MAX_NODES // rows))
-        wide = replace(batch, max_nodes=np.full(rows, 1 + most, dtype=np.int32))
+        wide = replace(batch, max_nodes=np.where(batch.max_nodes > 1, np.int32(1 + most), np.int32(1)))
         for number in range(self._num_lookups):
             self._ask(number, wide)
         self._trees = self._after_lookups(batch, self._choose(batch))
@@ -134,6 +134,12 @@ class Union:
             self._speeds.add(self.last_decision, slots, rows, committed.counts)
         for source in self._sources:
             source.observe(committed)
+
+    def learn(self, response: np.ndarray) -> None:
+        """Let the sources that can take in a text, int32 [n], as if a request had ended with it."""
+        for source in self._sources:
+            if isinstance(source, LearningProposer):
+                source.learn(response)
 
     def _after_lookups(self, batch: DraftBatch, outlook: Outlook) -> CandidateTrees:
         """The round's trees, once lookups have been asked and weighed."""
