@@ -1,7 +1,7 @@
 """What speculation costs where every guess is wrong: auto against plain decoding, after the first 50 tokens.
 
-The texts are known from a plain run. A proposer gives seven candidates a round, each surely wrong, and says of each that
-what speaks for it is usually right; the controller has to find out.
+The texts are known from a plain run. A proposer gives seven candidates a round, each surely wrong, and says of each
+that what speaks for it is usually right; the controller has to find out.
 
 Run: python -m benchmarks.worst_case [CHECKPOINT] [--json FILE]
 """
