@@ -18,6 +18,7 @@ from tspec.proposers.acceptance import first_classes, know_nothing, start_text
 from tspec.proposers.acceptance_rows import judge_rows
 from tspec.proposers.model_turns import Outlook
 from tspec.proposers.ngram import NgramProposer
+from tspec.proposers.none import NoProposer
 from tspec.proposers.pool import make_pool, ranked
 from tspec.proposers.speed import TextSpeeds
 from tspec.proposers.tally_rows import Sourced, tally_rows
@@ -110,6 +111,9 @@ class Union:
     def propose(self, batch: DraftBatch) -> CandidateTrees:
         """Return one tree a row, with the sources of its nodes; the root alone where no candidate pays."""
         rows = len(batch.slots)
+        if batch.max_nodes.max() == 1:  # nobody wants candidates: nothing to weigh, and nothing to learn from
+            self._trees, self._row_of = None, {}
+            return NoProposer().propose(batch)
         self._row_of = {slot: row for row, slot in enumerate(batch.slots.tolist())}
         self._make_room(batch)
         start_rows(self._pool, batch.roots)
