@@ -113,7 +113,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--record", type=Path, help="JSON lines file for the texts")
     parser.add_argument("--speculative-config", type=json.loads, help="JSON, as LLM takes it")
-    args = parser.parse_args()
+    run(parser.parse_args())
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure, print, write."""
     console, lines = Console(), []
 
     def on_result(pair: Pair) -> None:
