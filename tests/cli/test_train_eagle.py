@@ -1,0 +1,46 @@
+"""`tspec train-eagle` trains a head and says where it is; wrong usage is one sentence.
+
+Run: pytest tests/cli/test_train_eagle.py
+"""
+
+import json
+
+import pytest
+from support.tiny_training import PROMPTS
+
+SMALL = ("--tokens", 120, "--epochs", 1, "--vocab", 64)
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
+    return file
+
+
+def test_a_head_is_trained_and_proposes(run, tiny_folder, prompts, tmp_path):
+    command = ("train-eagle", tiny_folder, "--prompts", prompts, "--out", tmp_path / "out")
+    outcome = run(*command, *SMALL)
+    assert (outcome.status, outcome.out) == (0, f"{tmp_path / 'out' / 'head'}\n")
+    assert "tokens per pass" in outcome.err
+    used = run(
+        "generate", tiny_folder, "--prompt", "abc", "--json", "--speculative-model", tmp_path / "out" / "head"
+    )
+    assert json.loads(used.out)["stats"]["num_candidates"] > 0
+    other = run(*command, *SMALL, "--steps", 2)
+    assert other.status == 2
+    assert "a run with other settings" in other.err
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (("--prompts", "nowhere.jsonl"), "--prompts: got nowhere.jsonl, need a file"),
+        (("--epochs", "0"), "num_epochs: got 0, need at least 1"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(run, tiny_folder, prompts, tmp_path, options, message):
+    outcome = run("train-eagle", tiny_folder, "--prompts", prompts, "--out", tmp_path / "out", *options)
+    assert (outcome.status, outcome.out) == (2, "")
+    assert message in outcome.err
+    assert not (tmp_path / "out").exists()
