@@ -6,21 +6,20 @@ Run: pytest tests/cli/test_train_eagle.py
 import json
 
 import pytest
-from support.tiny_training import PROMPTS
+from support.tiny_training import write_prompts
 
 SMALL = ("--tokens", 120, "--epochs", 1, "--vocab", 64)
 
 
 @pytest.fixture
 def prompts(tmp_path):
-    file = tmp_path / "prompts.jsonl"
-    file.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
-    return file
+    return write_prompts(tmp_path / "prompts.jsonl")
 
 
 def test_a_head_is_trained_and_proposes(run, tiny_folder, prompts, tmp_path):
     command = ("train-eagle", tiny_folder, "--prompts", prompts, "--out", tmp_path / "out")
     outcome = run(*command, *SMALL)
+    print(outcome.err)
     assert (outcome.status, outcome.out) == (0, f"{tmp_path / 'out' / 'head'}\n")
     assert "tokens per pass" in outcome.err
     used = run(

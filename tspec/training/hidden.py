@@ -1,15 +1,16 @@
 """What a head learns from: hidden states of the target, and what the target says, for a batch of its texts.
 
-Runs transformers' form of the target, whose texts come in batches of whole sequences, and computes anew in each epoch:
-one pass of the target costs less than a step of training, and what it gives would fill a disk.
+Runs transformers' form of the target over whole sequences. `stored_states` keeps on disk what comes of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.functional import linear
+from torch.nn.utils.rnn import pad_sequence
 
 from tspec.training.texts import Text
 
@@ -35,6 +36,22 @@ class Batch:
     says: torch.Tensor
 
 
+@dataclass(frozen=True)
+class Observed:
+    """What the target computed for the tokens of a text.
+
+    states     [tokens, (aux layers + 1) * hidden]: hidden states of the aux layers, and after the final norm
+    likeliest  [tokens] int32, what it says comes next
+    """
+
+    states: torch.Tensor
+    likeliest: torch.Tensor
+
+
+Teach = Callable[[Sequence[Text]], Batch]
+"""Gives what a head learns from some texts."""
+
+
 class Teacher:
     """The target, frozen."""
 
@@ -47,23 +64,53 @@ class Teacher:
         self._kept = kept.to(device)
         self._head_id = torch.full((model.lm_head.weight.shape[0],), -1, device=device)
         self._head_id[self._kept] = torch.arange(len(kept), device=device)
+        self._rows = model.lm_head.weight[self._kept].detach()
+
+    @property
+    def state_width(self) -> int:
+        """Columns of `Observed.states`."""
+        return (len(self._aux_layers) + 1) * int(self._rows.shape[1])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of `Observed.states`."""
+        return self._rows.dtype  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def teach(self, texts: Sequence[Text]) -> Batch:
         """Run the target over texts."""
-        longest = max(len(text.prompt) + len(text.answer) for text in texts)
-        tokens = torch.zeros(len(texts), longest, dtype=torch.int64)
-        is_taught = torch.zeros(len(texts), longest - 1, dtype=torch.bool)
-        for row, text in enumerate(texts):
-            start, end = len(text.prompt), len(text.prompt) + len(text.answer)
-            tokens[row, :end] = torch.tensor(text.prompt + text.answer)
-            # Pair n has token n + 1, which has to be of the answer, and so has what comes after it.
-            is_taught[row, start - 1 : end - 2] = True
-        tokens, is_taught = tokens.to(self._device), is_taught.to(self._device)
+        return self.batch(texts, self.observe(texts))
+
+    @torch.no_grad()
+    def observe(self, texts: Sequence[Text]) -> list[Observed]:
+        """What the target computes for each token of each text."""
+        tokens, lengths = _padded(texts, self._device)
         hidden, last = self.hidden_states(tokens)
-        scores, says = self._say(last[:, 1:][is_taught])
-        aux = torch.cat([each[:, :-1] for each in hidden], dim=-1)
-        return Batch(aux, self.model.model.embed_tokens(tokens[:, 1:]), is_taught, scores, says)
+        states = torch.cat([*hidden, last], dim=-1)
+        return [
+            Observed(states[row, :length], self._likeliest(last[row, :length]))
+            for row, length in enumerate(lengths)
+        ]
+
+    @torch.no_grad()
+    def batch(self, texts: Sequence[Text], observed: Sequence[Observed]) -> Batch:
+        """Put texts side by side with what was observed of them."""
+        tokens, lengths = _padded(texts, self._device)
+        states = pad_sequence([each.states for each in observed], batch_first=True).to(self._device)
+        likeliest = pad_sequence([each.likeliest for each in observed], batch_first=True).to(self._device)
+        is_taught = torch.zeros(tokens.shape[0], tokens.shape[1] - 1, dtype=torch.bool)
+        for row, text in enumerate(texts):
+            # Pair n has token n + 1, which has to be of the answer, and so has what comes after it.
+            is_taught[row, len(text.prompt) - 1 : lengths[row] - 2] = True
+        is_taught = is_taught.to(self._device)
+        width = self._rows.shape[1]
+        return Batch(
+            aux=states[:, :-1, :-width],
+            embedded=self.model.model.embed_tokens(tokens[:, 1:]),
+            is_taught=is_taught,
+            scores=linear(states[:, 1:, -width:][is_taught], self._rows).float(),
+            says=self._head_id[likeliest[:, 1:][is_taught].long()],
+        )
 
     def hidden_states(self, tokens: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
         """What enters the aux layers, [texts, T, hidden] each, and what leaves the final norm.
@@ -90,13 +137,15 @@ class Teacher:
                 hook.remove()
         return [kept[layer] for layer in self._aux_layers], last
 
-    def _say(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        scores, says = [], []
-        for some in rows.split(ROWS_AT_A_TIME):
-            logits = self.model.lm_head(some)
-            scores.append(logits[:, self._kept].float())
-            says.append(self._head_id[logits.max(dim=-1).indices])
-        return torch.cat(scores), torch.cat(says)
+    def _likeliest(self, rows: torch.Tensor) -> torch.Tensor:
+        parts = rows.split(ROWS_AT_A_TIME)
+        return torch.cat([self.model.lm_head(some).max(dim=-1).indices.int() for some in parts])
+
+
+def _padded(texts: Sequence[Text], device: torch.device) -> tuple[torch.Tensor, list[int]]:
+    """Tokens [texts, T] int64, with zeros behind, and lengths."""
+    rows = [torch.tensor(text.prompt + text.answer) for text in texts]
+    return pad_sequence(rows, batch_first=True).to(device), [len(row) for row in rows]
 
 
 def load_target(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:

@@ -22,11 +22,13 @@ import torch
 from tspec.checkpoint.hf_config import read_config
 from tspec.core.config import ModelConfig
 from tspec.core.errors import ConfigError
+from tspec.core.rope import context_limit
 from tspec.training.batches import split_texts
 from tspec.training.head import EagleHead, start_from_target
 from tspec.training.hidden import Teacher, fast_dtype, load_target
 from tspec.training.plot import need_matplotlib, plot_records
 from tspec.training.settings import TrainSettings, head_config
+from tspec.training.stored_states import teaching
 from tspec.training.texts import NUM_AT_A_TIME, Text, encode_prompts, first_texts, generate_texts, read_texts
 from tspec.training.train import OnRecord, Training
 from tspec.training.write import write_head
@@ -55,14 +57,8 @@ def train_eagle(
     need_matplotlib()
     config = read_config(target)
     claim_folder(out, target, prompts, settings)
-    texts = _texts(target, prompts, out / "texts.jsonl", settings, on_progress)
-    taught, held_out = split_texts(texts)
-    if not taught:
-        raise ConfigError(
-            "texts to train on", got=f"{len(texts)}, none of 3 tokens or more", need="at least one",
-            fix="Raise the number of tokens.",
-        )  # fmt: skip
-    training, kept = _set_up(target, config, taught, held_out, out, settings)
+    texts = _texts(target, config, prompts, out / "texts.jsonl", settings, on_progress)
+    training, kept = _set_up(target, config, texts, out, settings, on_progress)
     training.run(on_record)
     lines = [json.dumps(asdict(record)) + "\n" for record in training.records]
     (out / "records.jsonl").write_text("".join(lines), encoding="utf-8")
@@ -105,21 +101,27 @@ def frequent_tokens(texts: Sequence[Text], count: int, vocab_size: int) -> torch
 
 
 def _texts(
-    target: Path, prompts: Sequence[str], file: Path, settings: TrainSettings, on_progress: "Progress"
+    target: Path,
+    config: ModelConfig,
+    prompts: Sequence[str],
+    file: Path,
+    settings: TrainSettings,
+    on_progress: "Progress",
 ) -> list[Text]:
     """The texts of the run. The engine that makes them is gone before training begins: both need the memory."""
     texts = first_texts(read_texts(file), settings.num_tokens)
     if sum(len(text.answer) for text in texts) >= settings.num_tokens:
         return texts
+    room = min(settings.max_answer_tokens, context_limit(config) // 2)
     from tspec.llm import LLM  # slow to import, and a run with all of its texts needs none
 
     with LLM(target, max_num_seqs=NUM_AT_A_TIME, on_progress=on_progress) as llm:
         return generate_texts(
             llm,
-            encode_prompts(llm, prompts, settings.max_answer_tokens),
+            encode_prompts(llm, prompts, room),
             file,
             num_tokens=settings.num_tokens,
-            max_answer_tokens=settings.max_answer_tokens,
+            max_answer_tokens=room,
             on_progress=on_progress,
         )
 
@@ -127,11 +129,18 @@ def _texts(
 def _set_up(
     target: Path,
     config: ModelConfig,
-    taught: Sequence[Text],
-    held_out: Sequence[Text],
+    texts: Sequence[Text],
     out: Path,
     settings: TrainSettings,
+    on_progress: "Progress",
 ) -> tuple[Training, torch.Tensor]:
+    """The training, and the target's ids of the head's tokens."""
+    taught, held_out = split_texts(texts)
+    if not taught:
+        raise ConfigError(
+            "texts to train on", got=f"{len(texts)}, none of 3 tokens or more", need="at least one",
+            fix="Raise the number of tokens.",
+        )  # fmt: skip
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = load_target(target, device, fast_dtype(device))
     eagle = head_config(config, settings)
@@ -139,4 +148,5 @@ def _set_up(
     head = EagleHead(eagle).to(device)
     start_from_target(head, model, kept)
     teacher = Teacher(model, eagle.aux_layers, kept, device)
-    return Training(head, teacher, taught, held_out, settings, out / "state.pt", device), kept
+    teach = teaching(teacher, [*taught, *held_out], out, settings.batch_tokens, on_progress)
+    return Training(head, teach, taught, held_out, settings, out / "state.pt", device), kept

@@ -16,7 +16,7 @@ import torch
 from tspec.runtime.interrupts import HeldInterrupts
 from tspec.training.batches import make_batches
 from tspec.training.head import EagleHead
-from tspec.training.hidden import Teacher, fast_dtype
+from tspec.training.hidden import Teach, fast_dtype
 from tspec.training.loss import Outcome, judge
 from tspec.training.settings import TrainSettings
 from tspec.training.texts import Text
@@ -60,14 +60,14 @@ class Training:
     def __init__(
         self,
         head: EagleHead,
-        teacher: Teacher,
+        teach: Teach,
         texts: Sequence[Text],
         held_out: Sequence[Text],
         settings: TrainSettings,
         state_file: Path,
         device: torch.device,
     ) -> None:
-        self.head, self._teacher, self._texts, self._settings = head, teacher, texts, settings
+        self.head, self._teach, self._settings = head, teach, settings
         self._state_file, self._device = state_file, device
         self._held_out = make_batches(held_out, settings.batch_tokens, seed=0, epoch=0) if held_out else []
         self._optimizer = torch.optim.AdamW(
@@ -118,7 +118,7 @@ class Training:
         return outcome
 
     def _judge(self, batch: Sequence[Text]) -> tuple[torch.Tensor, Outcome]:
-        taught = self._teacher.teach(batch)
+        taught = self._teach(batch)
         dtype = fast_dtype(self._device)
         with torch.autocast(self._device.type, dtype, enabled=dtype is not torch.float32):
             return judge(self.head, taught, self._settings.num_steps)
