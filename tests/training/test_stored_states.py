@@ -32,8 +32,8 @@ def assert_same(one, other):
     assert torch.equal(taught, other.is_taught)
     assert torch.equal(one.says, other.says)
     assert torch.equal(one.embedded, other.embedded)
-    torch.testing.assert_close(one.scores, other.scores)
-    torch.testing.assert_close(one.aux[taught], other.aux[taught])
+    torch.testing.assert_close(one.scores, other.scores, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(one.aux[taught], other.aux[taught], rtol=1e-3, atol=1e-4)
 
 
 def fill(teacher, folder, stop_after=None):
