@@ -29,7 +29,7 @@ class TrainSettings:
     vocab_size: int = 4096
     intermediate_size: int | None = None
     num_steps: int = 3
-    batch_tokens: int = 4096
+    batch_tokens: int = 2048
     learning_rate: float = 1e-3
     seed: int = 0
 
