@@ -80,6 +80,8 @@ def _bars(console: Console) -> "Iterator[tuple[OnProgress, OnRecord]]":
         def on_progress(what: str, done: int, total: int) -> None:
             if what not in tasks:
                 tasks[what] = bars.add_task(what, total=total)
+                if not console.is_terminal:
+                    console.print(f"{what}: {done} of {total}", highlight=False)
             bars.update(tasks[what], completed=done, total=total)
 
         def on_record(record: "Record") -> None:

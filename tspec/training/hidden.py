@@ -151,8 +151,15 @@ def _padded(texts: Sequence[Text], device: torch.device) -> tuple[torch.Tensor, 
 def load_target(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
     """The target as transformers runs it, frozen."""
     from transformers import AutoModelForCausalLM  # slow to import
+    from transformers.utils import logging
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    had_bar = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # we draw our own
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    finally:
+        if had_bar:
+            logging.enable_progress_bar()
     return model.eval().requires_grad_(False).to(device)
 
 
