@@ -8,6 +8,8 @@ import json
 import pytest
 from support.tiny_training import write_prompts
 
+from tspec.training.hidden import Teacher
+
 SMALL = ("--tokens", 120, "--epochs", 1, "--vocab", 64)
 
 
@@ -43,3 +45,19 @@ def test_wrong_usage_is_one_sentence(run, tiny_folder, prompts, tmp_path, option
     assert (outcome.status, outcome.out) == (2, "")
     assert message in outcome.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_stopped_run_says_how_to_go_on(run, tiny_folder, prompts, tmp_path, monkeypatch):
+    command = ("train-eagle", tiny_folder, "--prompts", prompts, "--out", tmp_path / "out", *SMALL)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Teacher, "observe", stop)
+        outcome = run(*command)
+    assert (outcome.status, outcome.out) == (130, "")
+    assert "the same command goes on" in outcome.err
+    before = (tmp_path / "out" / "texts.jsonl").read_bytes()
+    assert run(*command).status == 0
+    assert (tmp_path / "out" / "texts.jsonl").read_bytes() == before

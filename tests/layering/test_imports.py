@@ -85,7 +85,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "requests": (),
     "llm": (),
     "async_llm": (),
-    "training": ("matplotlib", "safetensors", "torch", "transformers"),
+    "training": ("filelock", "matplotlib", "safetensors", "torch", "transformers"),
     "cli": ("rich",),
     "__init__": (),
 }

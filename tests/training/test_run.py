@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 import torch
+from filelock import FileLock
 from support.checkpoints import edit_json
 from support.tiny_training import PROMPTS, files_of, learnable_checkpoint, tiny_settings
 
@@ -132,6 +133,11 @@ def test_the_folder_of_another_run_is_left_alone(trained, target):
     with pytest.raises(ConfigError, match="a run with other prompts"):
         train_eagle(target, PROMPTS[1:], trained[0], tiny_settings())
     assert files_of(trained[0] / "head") == before
+
+
+def test_two_processes_do_not_train_in_one_folder(target, with_texts):
+    with FileLock(with_texts / ".lock"), pytest.raises(ConfigError, match="another process"):
+        train_eagle(target, PROMPTS, with_texts, tiny_settings())
 
 
 def test_a_folder_with_other_things_is_left_alone(target, tmp_path):

@@ -56,6 +56,13 @@ def test_texts_that_are_there_are_kept_and_gaps_filled(llm, tmp_path):
     assert file.read_text().startswith(lines[2] + lines[0])
 
 
+def test_a_damaged_line_is_named(tmp_path):
+    file = tmp_path / "texts.jsonl"
+    file.write_text('{"number": 0, "prompt": [1], "answer": [2]}\n{"number"\n')
+    with pytest.raises(ConfigError, match="line 2"):
+        read_texts(file)
+
+
 def test_texts_count_up_to_the_first_gap():
     texts = [Text(number, [1], [2] * 5) for number in (3, 0, 1)]
     assert [text.number for text in first_texts(texts, 100)] == [0, 1]

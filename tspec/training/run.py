@@ -12,14 +12,17 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
+from filelock import FileLock, Timeout
 
 from tspec.checkpoint.hf_config import read_config
+from tspec.checkpoint.json_object import read_object
 from tspec.core.config import ModelConfig
 from tspec.core.errors import ConfigError
 from tspec.core.rope import context_limit
@@ -51,12 +54,25 @@ def train_eagle(
     A run that was stopped goes on from what `out` holds, and ends with the same head as one that was not.
     prompts   what the target is asked, through its chat template where it has one
     Errors    CheckpointError for a target that tspec does not run; ConfigError for a folder of another run, for
-              prompts of which none fits, and where matplotlib is not installed
+              prompts of which none fits, while another process trains in `out`, and where matplotlib is not installed
     Cost      most of the time goes into the target's answers and one pass of the target an epoch
     """
     need_matplotlib()
     config = read_config(target)
     claim_folder(out, target, prompts, settings)
+    with _alone_in(out):
+        return _train(target, config, prompts, out, settings, on_progress, on_record)
+
+
+def _train(
+    target: Path,
+    config: ModelConfig,
+    prompts: Sequence[str],
+    out: Path,
+    settings: TrainSettings,
+    on_progress: "Progress",
+    on_record: OnRecord,
+) -> Path:
     texts = _texts(target, config, prompts, out / "texts.jsonl", settings, on_progress)
     training, kept = _set_up(target, config, texts, out, settings, on_progress)
     training.run(on_record)
@@ -75,7 +91,7 @@ def claim_folder(out: Path, target: Path, prompts: Sequence[str], settings: Trai
         "settings": asdict(settings),
     }
     file = out / "run.json"
-    found: Any = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    found = read_object(file) if file.exists() else None
     if found is None and out.exists() and any(out.iterdir()):
         raise ConfigError(
             str(out), got="a folder with other things", need="a new or empty folder, or that of a run to go on with",
@@ -91,6 +107,23 @@ def claim_folder(out: Path, target: Path, prompts: Sequence[str], settings: Trai
     partial = out / ".run.json.partial"
     partial.write_text(json.dumps(asked, indent=2) + "\n", encoding="utf-8")
     os.replace(partial, file)
+
+
+@contextmanager
+def _alone_in(out: Path) -> Iterator[None]:
+    """Hold the folder of a run.  Errors: ConfigError where another process holds it"""
+    lock = FileLock(out / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise ConfigError(
+            str(out), got="another process that trains in it", need="this one alone",
+            fix="Wait for the other one to end, or stop it.",
+        ) from error  # fmt: skip
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def frequent_tokens(texts: Sequence[Text], count: int, vocab_size: int) -> torch.Tensor:

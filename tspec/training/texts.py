@@ -72,7 +72,10 @@ def generate_texts(
 
 
 def read_texts(file: Path) -> list[Text]:
-    """The texts of a file in the order of their numbers; none where there is no file. A torn last line is cut off."""
+    """The texts of a file in the order of their numbers; none where there is no file. A torn last line is cut off.
+
+    Errors    ConfigError for a line that is no text
+    """
     if not file.exists():
         return []
     data = file.read_bytes()
@@ -80,8 +83,20 @@ def read_texts(file: Path) -> list[Text]:
     if len(whole) != len(data):
         with file.open("r+b") as out:
             out.truncate(len(whole))
-    texts = {text.number: text for text in (Text(**json.loads(line)) for line in whole.splitlines())}
+    texts = {}
+    for row, line in enumerate(whole.splitlines(), start=1):
+        text = _read_line(line, f"{file}, line {row}")
+        texts[text.number] = text
     return [texts[number] for number in sorted(texts)]
+
+
+def _read_line(line: bytes, where: str) -> Text:
+    try:
+        return Text(**json.loads(line))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            where, got=repr(line[:40]), need="a text as this run writes them", fix="Delete the line."
+        ) from error
 
 
 def first_texts(texts: Iterable[Text], num_tokens: int) -> list[Text]:
