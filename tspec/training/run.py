@@ -2,6 +2,7 @@
 
 run.json       what was asked for; another run finds it and leaves the folder alone
 texts.jsonl    what the target answered
+states.*       what the target computed for these texts, if that is not too much; of no use after the run
 state.pt       parameters, optimizer and place in the data, while training and after
 records.jsonl  loss and acceptance of each update
 training.png   the same as a picture
@@ -55,7 +56,7 @@ def train_eagle(
     prompts   what the target is asked, through its chat template where it has one
     Errors    CheckpointError for a target that tspec does not run; ConfigError for a folder of another run, for
               prompts of which none fits, while another process trains in `out`, and where matplotlib is not installed
-    Cost      most of the time goes into the target's answers and one pass of the target an epoch
+    Cost      most of the time goes into the target's answers
     """
     need_matplotlib()
     config = read_config(target)
