@@ -1,4 +1,4 @@
-"""The trees of several proposers become one, as plain Python makes it: merged paths, the candidates that pay, the books.
+"""The trees of several proposers become one, as plain Python makes it: paths merged, the best candidates, the books.
 
 Run: pytest tests/property/test_union_choice.py
 """
