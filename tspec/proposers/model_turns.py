@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tspec.core.proposer import CacheRows, CachingProposer, Committed, DraftBatch
+from tspec.core.proposer import CacheRows, CachingProposer, Committed, DraftBatch, DraftSampling
 
 PRIOR_CHANCE = 0.7
 """Chance that a model's candidate is right, before it is known: so a model is tried at once."""
@@ -189,7 +189,8 @@ def _round_s(proposer: CachingProposer, levels: int, late: int) -> float:
     zero, one = np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.int32)
     proposer.admit(0, np.zeros(2, dtype=np.int32))
     table = np.zeros((1, 8), dtype=np.int32)
-    batch = DraftBatch(zero, zero, one + levels, caches=CacheRows(zero, one, zero, table))
+    sampling = DraftSampling(one.astype(np.float32), zero.astype(np.int64), one, "auto")
+    batch = DraftBatch(zero, zero, one + levels, sampling, CacheRows(zero, one, zero, table))
     proposer.propose(batch)
     new = np.zeros((1, late), dtype=np.int32)
     proposer.observe(Committed(zero, new, one * late, zero))
