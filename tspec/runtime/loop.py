@@ -303,11 +303,12 @@ class Engine:
             sequence.stats.add_pass(count - 1, out - 1, depth)
             self._counters.add_tree(count - 1, depth, out - 1)
             sequence.prefix_len += out
-        self._commit(sequences, outputs["out_tokens"][: len(sequences)], num_out, outputs)
+        pass_s = verify_end_s - verify_start_s
+        self._commit(sequences, outputs["out_tokens"][: len(sequences)], num_out, outputs, pass_s)
         self._count_chunks(chunks)
         self._commit_blocks([*sequences, *(chunk.sequence for chunk in chunks)])
         end_s = time.perf_counter()
-        times = RoundTimes.of(verify_start_s - start_s, verify_end_s - verify_start_s, end_s - start_s)
+        times = RoundTimes.of(verify_start_s - start_s, pass_s, end_s - start_s)
         if not chunks:
             self._count_times(sequences, depths, num_out.tolist(), times)
         if self._trace is not None:
@@ -366,6 +367,7 @@ class Engine:
         tokens: np.ndarray,
         counts: np.ndarray,
         outputs: Mapping[str, np.ndarray],
+        pass_s: float = 0.0,
     ) -> None:
         """Append what was verified to each sequence, and tell the proposer what really became text."""
         emitted = []
@@ -382,6 +384,7 @@ class Engine:
                 tokens=tokens,
                 counts=np.array(emitted, dtype=np.int32),
                 num_accepted=counts - 1,
+                pass_s=pass_s,
             )
         )
 
