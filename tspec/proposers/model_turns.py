@@ -188,7 +188,7 @@ def _round_s(proposer: CachingProposer, levels: int, late: int) -> float:
     """A round that takes in `late` tokens."""
     zero, one = np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.int32)
     proposer.admit(0, np.zeros(2, dtype=np.int32))
-    table = np.zeros((1, 8), dtype=np.int32)
+    table = np.zeros((1, 2), dtype=np.int32)  # the shortest context has as many
     sampling = DraftSampling(one.astype(np.float32), zero.astype(np.int64), one, "auto")
     batch = DraftBatch(zero, zero, one + levels, sampling, CacheRows(zero, one, zero, table))
     proposer.propose(batch)
