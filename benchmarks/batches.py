@@ -1,4 +1,4 @@
-"""Tokens a second of many requests at once: this engine plain and with n-gram lookup, and transformers' batches.
+"""Tokens a second of many requests at once: this engine plain and with speculation, and transformers' batches.
 
 Each batch size decodes the same Spec-Bench prompts, in groups of that size for transformers (padded on the left) and as
 so many running requests here. All ways run in turn, so that a noisy machine treats them alike. Where texts are short,
@@ -37,7 +37,7 @@ def measure(
     """Tokens a second by way, one figure a batch size: with the prompts as part of the time, and of decoding alone."""
     torch.set_num_threads(usable_cpus())
     figures: dict[str, list[float]] = {}
-    with LLM(folder, max_model_len=2048, max_num_seqs=1, speculative_config={"method": "ngram"}) as single:
+    with LLM(folder, max_model_len=2048, max_num_seqs=1, speculative_config={"method": "none"}) as single:
         prompts = _short_prompts(single, num_prompts)
     model = (
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -47,11 +47,11 @@ def measure(
     for size in SIZES:
         # Small batches take long: fewer prompts give the same figure.
         group = prompts[: max(size, min(num_prompts, 4 * size))]
-        options = {"max_model_len": 2048, "max_num_seqs": size, "speculative_config": {"method": "ngram"}}
+        options = {"max_model_len": 2048, "max_num_seqs": size}
         with LLM(folder, **options) as llm:
             ways: dict[str, Callable[[int], float]] = {
                 "plain": partial(_our_s, llm, group, "off"),
-                "ngram": partial(_our_s, llm, group, "auto"),
+                "auto": partial(_our_s, llm, group, "auto"),
             }
             if model is not None:
                 ways["transformers float32"] = partial(_their_s, model, group, size)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import against_transformers, ngram, passes, startup
+from benchmarks import against_transformers, passes, speculation, startup
 from benchmarks.machine import cpu_name, machine_line
 from tspec.checkpoint.demo_model import ensure_demo_model
 
@@ -30,8 +30,8 @@ def main() -> None:
     passes.show(pass_figures, console)
     record["against_transformers"] = speeds = against_transformers.measure(folder, args.rounds)
     against_transformers.show(speeds, console)
-    record["ngram"] = ngram_figures = ngram.measure(folder, args.per_category, args.max_tokens)
-    ngram.show(ngram_figures, console)
+    record["speculation"] = figures = speculation.measure(folder, args.per_category, args.max_tokens)
+    speculation.show(figures, console)
     record["startup_s"] = start_figures = startup.measure(folder, rounds=3)
     startup.show(start_figures, console)
     if args.json:

@@ -18,11 +18,11 @@ def draw(record: dict, target: Path) -> None:
     figure, (speed, cost) = pyplot.subplots(
         1, 2, figsize=(10, 3.8), width_ratios=(2, 1), layout="constrained"
     )
-    rows = sorted(record["ngram"]["by_category"].items(), key=lambda row: row[1]["speed_up"])
+    rows = sorted(record["speculation"]["by_category"].items(), key=lambda row: row[1]["speed_up"])
     bars = speed.barh([name for name, _ in rows], [row["speed_up"] for _, row in rows], color="#3b6ea5")
     speed.bar_label(bars, fmt="%.2fx", padding=3, fontsize=8)
     speed.axvline(1.0, color="black", linewidth=0.8)
-    speed.set_title("n-gram speculation over plain decoding, same text", fontsize=10)
+    speed.set_title("speculation (auto) over plain decoding, same text", fontsize=10)
     speed.margins(x=0.1)
     for context, row in record["passes"]["pass_cost"].items():
         cost.plot(

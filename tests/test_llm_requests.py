@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def llm(folder):
-    with LLM(folder, num_threads=1, max_num_seqs=2) as llm:
+    with LLM(folder, num_threads=1, max_num_seqs=2, speculative_config={"method": "none"}) as llm:
         yield llm
 
 

@@ -14,6 +14,7 @@ from support.sources import ROOT
 from support.table_model import table_checkpoint
 
 from tspec import LLM, ConfigError, SamplingParams
+from tspec.core.proposer import SourceTally
 from tspec.prometheus import EngineCollector
 from tspec.runtime.metrics import BOUNDS_S, Durations, EngineMetrics
 
@@ -34,6 +35,7 @@ METRICS = EngineMetrics(
     num_candidates=50,
     candidates_by_position=(28, 22),
     accepted_by_position=(20, 10),
+    sources={"ngram": SourceTally(20, 40, 18, 12.5, 0.1), "suffix": SourceTally(25, 45, 25, 17.5, 0.2)},
     passes={"last 1x64": 10, "all_filtered 4x2": 8},
     time_to_first_token_s=Durations((2, 0, 1, *[0] * (len(BOUNDS_S) - 3), 4), 2000.5),
 )
@@ -60,6 +62,8 @@ VLLM_NAMES = {
 }
 OWN_NAMES = {
     "passes",
+    "spec_decode_num_accepted_tokens_by_proposer",
+    "spec_decode_num_draft_tokens_by_proposer",
     "prefill_tokens",
     "spec_decode_num_draft_tokens_per_pos",
     "spec_decode_num_emitted_tokens",
@@ -127,6 +131,9 @@ def test_values_are_told_apart_by_position_reason_kind_and_bucket():
     ]
     assert reasons == [4, 3, 2, 1]
     assert value(registry, "passes_total", kind="all_filtered", bucket="4x2") == 8
+    of_suffix = {"proposer": "suffix"}
+    assert value(registry, "spec_decode_num_draft_tokens_by_proposer_total", **of_suffix) == 45
+    assert value(registry, "spec_decode_num_accepted_tokens_by_proposer_total", **of_suffix) == 25
 
 
 def test_a_histogram_adds_up_from_bucket_to_bucket():

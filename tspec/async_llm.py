@@ -21,7 +21,7 @@ from tspec.tokenizer import Message, TextCodec
 class AsyncLLM:
     """A model that decodes for many tasks at once. Options are those of `LLM`; it is loaded when the call returns.
 
-        async with AsyncLLM("path/to/checkpoint", speculative_config={"method": "ngram"}) as llm:
+        async with AsyncLLM("path/to/checkpoint") as llm:
             async for chunk in llm.stream("Once upon a time", SamplingParams(max_tokens=64)):
                 print(chunk.text, end="")
 

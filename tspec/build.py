@@ -130,7 +130,9 @@ def _assemble(speculative: SpeculativeConfig, loading: "_Loading", trace: TraceF
     return Engine(
         loading.config,
         ready.executor,
-        make_proposer(speculative, loading.max_candidates, draft, ready.proposer, costs),
+        make_proposer(
+            speculative, loading.max_candidates, draft, ready.proposer, costs, loading.max_model_len
+        ),
         max_model_len=loading.max_model_len,
         max_num_seqs=ready.max_num_seqs,
         max_candidates=loading.max_candidates,

@@ -88,6 +88,7 @@ def make_proposer(
     draft: Draft | None,
     model: Proposer | None,
     costs: PassCosts | None,
+    max_model_len: int,
 ) -> Proposer:
     """Return the proposer, its native functions compiled.
 
@@ -98,7 +99,7 @@ def make_proposer(
     if method == "none":
         return NoProposer()
     if method in UNION_METHODS:
-        return _make_union(speculative, draft, model, costs or PassCosts.flat())
+        return _make_union(speculative, draft, model, costs or PassCosts.flat(), max_model_len)
     if model is not None:
         return model
     lookup: RankedProposer = (
@@ -111,7 +112,11 @@ def make_proposer(
 
 
 def _make_union(
-    speculative: SpeculativeConfig, draft: Draft | None, model: Proposer | None, costs: PassCosts
+    speculative: SpeculativeConfig,
+    draft: Draft | None,
+    model: Proposer | None,
+    costs: PassCosts,
+    max_model_len: int,
 ) -> Union:
     asked = replace(speculative, num_speculative_tokens=MOST_LOOKED_UP)
     lookups: list[RankedProposer] = [
@@ -125,7 +130,7 @@ def _make_union(
     else:
         assert isinstance(model, CachingProposer)
         per_level = speculative.draft_top_k
-        turns = ModelTurns(time_rounds(model, draft.depth), draft.depth, per_level)
+        turns = ModelTurns(time_rounds(model, draft.depth, max_model_len), draft.depth, per_level)
         union = CachingUnion(speculative.method, lookups, model, turns, costs)
     union.warm_up()
     return union

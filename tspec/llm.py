@@ -22,12 +22,12 @@ __all__ = ["LLM", "Chunk", "Prompt", "RequestHandle", "Result"]
 class LLM:
     """A model ready to decode.
 
-        llm = LLM("path/to/checkpoint", speculative_config={"method": "ngram"})
+        llm = LLM("path/to/checkpoint")
         for result in llm.generate(["Once upon a time"], SamplingParams(max_tokens=64)):
             print(result.text)
 
     model               folder of a Hugging Face style safetensors checkpoint
-    speculative_config  keys of `SpeculativeConfig`; None for plain decoding
+    speculative_config  keys of `SpeculativeConfig`; None for method "auto". Plain decoding is {"method": "none"}
     dtype               of weights and KV: "auto" (the checkpoint's), "float32", "bfloat16", "float16"
     device              "auto" or "cpu"
     max_model_len       most tokens of prompt and output together; the model's context if None
@@ -36,6 +36,7 @@ class LLM:
     num_threads         threads of a pass; one a usable CPU if None
     on_metrics          called with `metrics()` while requests run, at most every metrics_interval_s seconds (10),
                         and at the end; must be quick, as decoding waits for it
+    trace               file that gets a JSON line a round: what was proposed, and what came
 
     Not to be shared between threads: see AsyncLLM. A Ctrl-C takes effect between two steps, and leaves the LLM usable.
     Errors: CheckpointError, ConfigError, CapacityError; ConfigError after `close` and in a forked process.

@@ -78,6 +78,16 @@ LABELED: Mapping[str, tuple[str, tuple[str, ...], Callable[[EngineMetrics], Samp
         ("finished_reason",),
         lambda metrics: {(reason,): count for reason, count in metrics.requests.items()},
     ),
+    "spec_decode_num_draft_tokens_by_proposer": (
+        "Candidates verified, by who gave them; those of several count for each.",
+        ("proposer",),
+        lambda metrics: {(name,): tally.num_candidates for name, tally in metrics.sources.items()},
+    ),
+    "spec_decode_num_accepted_tokens_by_proposer": (
+        "Candidates that became text, by who gave them; those of several count for each.",
+        ("proposer",),
+        lambda metrics: {(name,): tally.num_accepted for name, tally in metrics.sources.items()},
+    ),
     "passes": (
         "Passes that ran.",
         ("kind", "bucket"),

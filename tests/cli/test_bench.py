@@ -10,7 +10,8 @@ from support.sources import ROOT
 
 import tspec.llm
 from tspec import ConfigError
-from tspec.cli.bench import PROMPTS, read_prompts
+from tspec.cli.bench import PROMPTS
+from tspec.core.text_files import read_json_lines
 from tspec.llm import Result
 from tspec.runtime.sequence import SequenceStats
 
@@ -53,7 +54,7 @@ def stand_in(monkeypatch):
 def test_a_real_model_says_the_same_both_ways(run, tiny_folder):
     outcome = run("bench", tiny_folder, "--no-chat", "--max-tokens", 20)
     assert outcome.status == 0
-    for word in ("plain", "ngram", "tokens/s", "passes", "tokens per pass", "speed-up", "identical: yes"):
+    for word in ("plain", "auto", "tokens/s", "passes", "tokens per pass", "speed-up", "identical: yes"):
         assert word in outcome.out
     assert f"prompt {len(PROMPTS)} of {len(PROMPTS)}: 20 tokens" in outcome.err
 
@@ -64,7 +65,7 @@ def test_the_figures_are_sums_without_the_first_tokens(run, stand_in):
         0,
         {
             "plain": {"tokens_per_second": 2.0, "num_passes": 12, "tokens_per_pass": 1.0},
-            "ngram": {"tokens_per_second": 8.0, "num_passes": 6, "tokens_per_pass": 2.0},
+            "auto": {"tokens_per_second": 8.0, "num_passes": 6, "tokens_per_pass": 2.0},
             "speed_up": 4.0,
             "is_identical": True,
         },
@@ -91,7 +92,7 @@ def test_prompts_come_from_json_lines(tmp_path):
     file = tmp_path / "prompts.jsonl"
     lines = ['{"prompt": "one\\ntwo"}', "", '{"prompt": "a\u2028b\x85c", "category": "odd"}\r', ""]
     file.write_bytes("\n".join(lines).encode())
-    assert read_prompts(file) == ["one\ntwo", "a\u2028b\x85c"]
+    assert read_json_lines(file, "prompt") == ["one\ntwo", "a\u2028b\x85c"]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_a_wrong_file_of_prompts_is_wrong_usage(run, stand_in, tmp_path, content
 def test_wrong_options_are_told_before_anything_is_read(run, tmp_path):
     run("bench", "no-folder", "--max-tokens", 1).assert_fails(2, "--max-tokens", "at least 2")
     run("bench", "no-folder", "--prompt-lookup-max", 0).assert_fails(2, "prompt_lookup_max")
-    run("bench", "no-folder", "--prompts", tmp_path / "no.jsonl").assert_fails(1, "no.jsonl", "No such file")
+    run("bench", "no-folder", "--prompts", tmp_path / "no.jsonl").assert_fails(2, "no.jsonl", "No such file")
     run("bench", "no-folder").assert_fails(1, "no-folder", "no such path")
 
 
@@ -125,12 +126,12 @@ def test_chat_prompts_need_a_template(run, tiny_folder):
 
 
 def test_the_prompts_of_the_demo_can_be_read():
-    assert len(read_prompts(ROOT / "examples" / "demo_prompts.jsonl")) == 4
-    assert len(read_prompts(ROOT / "benchmarks" / "data" / "spec_bench.jsonl")) == 6 * 13
+    assert len(read_json_lines(ROOT / "examples" / "demo_prompts.jsonl", "prompt")) == 4
+    assert len(read_json_lines(ROOT / "benchmarks" / "data" / "spec_bench.jsonl", "prompt")) == 6 * 13
 
 
 def test_the_error_names_the_line(tmp_path):
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "a"}\n\n{}\n')
     with pytest.raises(ConfigError, match=r"line 3: got '\{\}'"):
-        read_prompts(file)
+        read_json_lines(file, "prompt")

@@ -27,7 +27,8 @@ def table(run, folder):
     """Returns a function that decodes with options, and returns the table of figures."""
 
     def table(*options, prompt="abcabcabc"):
-        outcome = run("generate", folder, "--prompt", prompt, "--stats", *options)
+        method = () if "--speculative" in options else ("--speculative", "ngram")
+        outcome = run("generate", folder, "--prompt", prompt, "--stats", *method, *options)
         assert outcome.status == 0
         rows = [line.strip("│").split("│") for line in outcome.err.splitlines() if line.startswith("│")]
         return {name.strip(): figure.strip() for name, figure in rows}
@@ -40,7 +41,10 @@ def counts(run, folder):
     """Returns a function that decodes with options, and returns the counts of --json."""
 
     def counts(*options, prompt="abcabcabc"):
-        return json.loads(run("generate", folder, "--prompt", prompt, "--json", *options).out)["stats"]
+        method = () if "--speculative" in options else ("--speculative", "ngram")
+        return json.loads(run("generate", folder, "--prompt", prompt, "--json", *method, *options).out)[
+            "stats"
+        ]
 
     return counts
 
@@ -122,3 +126,18 @@ def test_a_text_stops_after_as_many_tokens_as_asked_for(counts):
 def test_the_seed_is_shown_where_tokens_are_drawn(table):
     assert table("--max-tokens", 3, *SAMPLED)["seed"] == "7"
     assert table("--max-tokens", 3)["seed"] == "-"
+
+
+def test_each_proposer_of_a_union_has_a_line(run, folder):
+    """The text repeats: n-gram and suffix lookup give the same candidates, and share what they saved."""
+    outcome = run(
+        "generate", folder, "--prompt", "abcabcabc", "--stats", "--speculative", "union", "--max-tokens", 13
+    )
+    rows = [line.strip("│").split("│") for line in outcome.err.splitlines() if line.startswith("│")]
+    figures = {cells[0].strip(): [each.strip() for each in cells[1:]] for cells in rows}
+    for name in ("ngram", "suffix"):
+        tried, candidates, accepted, saved, time = figures[name]
+        assert int(tried) > 0 and int(candidates) > 0 and accepted.endswith("(100%)")
+        assert 0 < float(saved) <= int(candidates) and time.endswith(" ms")
+    saved = float(figures["ngram"][3]) + float(figures["suffix"][3])
+    assert saved == int(figures["candidates"][0])

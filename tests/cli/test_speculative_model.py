@@ -44,7 +44,7 @@ def decoded(run, folders):
 @pytest.mark.parametrize("shape", [(), ("--draft-top-k", 2, "--draft-depth", 2)], ids=["chain", "tree"])
 def test_the_folder_decides_the_method_and_the_text_stays(decoded, folders, name, shape):
     plain = decoded("--speculative", "none")
-    found = decoded("--speculative-model", folders / name, *shape)
+    found = decoded("--speculative", "union", "--speculative-model", folders / name, *shape)
     assert found["token_ids"] == plain["token_ids"]
     assert found["stats"]["num_candidates"] > 0 == plain["stats"]["num_candidates"]
     rounds = found["stats"]["rounds"]
@@ -53,7 +53,8 @@ def test_the_folder_decides_the_method_and_the_text_stays(decoded, folders, name
 
 
 def test_drawn_chains_keep_a_seeds_text_where_they_are_matched_greedily(decoded, folders):
-    options = ("--speculative-model", folders / "draft model", "--draft-sample-method", "probabilistic")
+    options = ("--speculative", "union", "--speculative-model", folders / "draft model")
+    options += ("--draft-sample-method", "probabilistic")
     assert decoded(*options)["token_ids"] == decoded("--speculative", "none")["token_ids"]
 
 

@@ -19,7 +19,7 @@ EAGLE = {"method": "eagle3", "model": Path("somewhere")}
     [
         (
             {"method": "magic"},
-            "speculative method: got 'magic', need one of ngram, draft_model, eagle, eagle3,",
+            "speculative method: got 'magic', need one of auto, ngram, suffix, draft_model, eagle, eagle3,",
         ),
         ({"method": None}, "speculative method: got None, need one of"),
         ({"num_speculative_tokens": 0}, "num_speculative_tokens: got 0, need an integer from 1 to 63"),
@@ -60,8 +60,12 @@ EAGLE = {"method": "eagle3", "model": Path("somewhere")}
             for method in MODEL_METHODS
         ),
         (
-            {"model": "a/b"},
-            "speculative model: got 'a/b', need none for method ngram. Set method to one of draft_model",
+            {"method": "ngram", "model": "a/b"},
+            "speculative model: got 'a/b', need none for method ngram. Set method to one of auto, union, draft_model",
+        ),
+        (
+            {"method": "ngram", "suffix_corpus": "a.jsonl"},
+            "suffix_corpus: got a file with method ngram, need method suffix, or one of auto, union",
         ),
         ({"method": "none", "model": "a/b"}, "speculative model: got 'a/b', need none for method none"),
         ({"num_candidates": 3}, "speculative_config key: got 'num_candidates', need one of method, model"),
@@ -74,9 +78,8 @@ def test_an_impossible_value_is_named_with_its_range(options, message):
     assert message in str(caught.value)
 
 
-def test_nothing_asked_for_is_no_speculation():
-    assert SpeculativeConfig.of(None) == SpeculativeConfig(method="none")
-    assert SpeculativeConfig.of({}) == SpeculativeConfig(method="ngram")
+def test_nothing_asked_for_is_what_pays():
+    assert SpeculativeConfig.of(None) == SpeculativeConfig.of({}) == SpeculativeConfig(method="auto")
 
 
 @pytest.mark.parametrize(

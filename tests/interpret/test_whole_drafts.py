@@ -75,6 +75,7 @@ def on_device(folders, monkeypatch):
         ("eagle1", "eagle", CHAIN),
         ("eagle3", "eagle3", TREE),
         ("medusa", "medusa", TREE),
+        ("draft", "union", CHAIN),
     ],
 )
 def test_texts_are_those_of_plain_decoding_on_the_cpu(folders, plain, on_device, name, method, shape):

@@ -23,6 +23,7 @@ TOPS = (
     "constraints",
     "progress",
     "prometheus",
+    "training",
 )
 GRAPH_DATA = ("graph.ir", "graph.plan", "graph.signature")
 """What a plan is written in; the runtime reads plans and knows no graph pass."""
@@ -55,6 +56,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "requests": ("core", "runtime", "tokenizer", "build"),
     "llm": ("core", "runtime", "tokenizer", "build", "requests", "progress"),
     "async_llm": ("core", "runtime", "tokenizer", "build", "requests"),
+    "training": ("core", "checkpoint", "runtime.interrupts", "requests.handle", "build", "llm"),
     "cli": (
         "core",
         "runtime",
@@ -64,6 +66,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "llm",
         "constraints",
         "progress",
+        "training",
         "__version__",
     ),
     "__init__": ("core", "llm", "async_llm"),
@@ -92,9 +95,10 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "build_draft": ("numpy", "torch"),
     "build_proposer": (),
     "progress": ("rich",),
-    "requests": (),
+    "requests": ("numpy",),
     "llm": (),
     "async_llm": (),
+    "training": ("filelock", "matplotlib", "safetensors", "torch", "transformers"),
     "cli": ("rich",),
     "__init__": (),
 }

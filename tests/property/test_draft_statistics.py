@@ -33,6 +33,8 @@ CASES = {
     "a draft model that knows fewer tokens": ("narrow", "auto"),
     "an EAGLE-3 head that knows fewer tokens": ("eagle3", "auto"),
     "a draft model, coupled": ("noisy", "match"),
+    "lookups beside a draft model, ratio": ("noisy", "ratio", "union"),
+    "lookups beside an EAGLE-3 head, weighed": ("eagle3", "auto", "auto"),
 }
 NUM_FAULTS = 2
 ALARM = alarm((len(CASES) + NUM_FAULTS) * VOCAB**LENGTH, 1e-6)
@@ -79,8 +81,8 @@ def text_law(model, length):
     return law.numpy().reshape((VOCAB,) * length)
 
 
-def engine_of(folders, draft, acceptance, **options):
-    method = "eagle3" if draft == "eagle3" else "draft_model"
+def engine_of(folders, draft, acceptance, method=None, **options):
+    method = method or ("eagle3" if draft == "eagle3" else "draft_model")
     config = {"method": method, "model": folders[draft], "acceptance": acceptance} | options
     config |= {"num_speculative_tokens": 3, "draft_sample_method": "probabilistic"}
     return build(folders["target"], config, max_model_len=32, max_num_seqs=ROWS)

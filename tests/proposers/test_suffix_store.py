@@ -45,6 +45,7 @@ NATIVE = (suffix_growth.grow_tree, suffix_trie.append_tokens, suffix_trie.remove
 def test_what_was_said_to_one_is_proposed_to_another():
     of = suffix_proposer()
     of.admit(0, int32(90))
+    ask(of, 0, 90)
     tell(of, 0, 1, 2, 3, 4)
     of.admit(1, int32(80, 1, 2))
     assert ask(of, 1, 2) == []
@@ -56,6 +57,7 @@ def test_what_was_said_to_one_is_proposed_to_another():
 def test_a_response_is_counted_over_the_next_rounds():
     of = suffix_proposer()
     of.admit(0, int32(90))
+    ask(of, 0, 90)
     tell(of, 0, *range(1, 31))
     of.release(0)
     of.admit(1, int32(80))
@@ -81,6 +83,7 @@ def test_those_that_wait_are_bounded_too_and_the_one_half_counted_stays():
 def test_prompts_are_never_shared():
     of = suffix_proposer()
     of.admit(0, int32(1, 2, 3, 4, 5, 6))
+    ask(of, 0, 6)
     tell(of, 0, 7, 8, 9)
     of.release(0)
     of.store.catch_up(ANY)
@@ -89,12 +92,24 @@ def test_prompts_are_never_shared():
     assert ask(of, 1, 6) == []
 
 
+def test_a_response_that_wanted_no_candidates_is_not_learned():
+    of = suffix_proposer()
+    of.admit(0, int32(1, 2))
+    assert ask(of, 0, 2, max_nodes=1) == []
+    tell(of, 0, 3, 4)
+    of.release(0)
+    of.store.catch_up(ANY)
+    assert of.store.responses == []
+
+
 def test_a_sequence_that_is_admitted_again_counts_its_later_response_alone():
     of = suffix_proposer()
     of.admit(0, int32(1, 2))
+    ask(of, 0, 2)
     tell(of, 0, 3, 4)
     of.release(0)
     of.admit(0, int32(1, 2, 3, 4))
+    ask(of, 0, 4)
     tell(of, 0, 5, 6)
     of.release(0)
     of.store.catch_up(ANY)

@@ -8,10 +8,10 @@ from tspec.core.tree import NO_PARENT, CandidateTrees
 
 @st.composite
 def candidate_trees(
-    draw: st.DrawFn, max_rows: int = 3, max_nodes: int = 12, vocab: int = 5
+    draw: st.DrawFn, max_rows: int = 3, max_nodes: int = 12, vocab: int = 5, min_rows: int = 1
 ) -> CandidateTrees:
     """Trees of every form, siblings with distinct tokens, padded to one width."""
-    counts = draw(st.lists(st.integers(1, max_nodes), min_size=1, max_size=max_rows))
+    counts = draw(st.lists(st.integers(1, max_nodes), min_size=min_rows, max_size=max_rows))
     width = draw(st.integers(max(counts), max_nodes))
     tokens = np.zeros((len(counts), width), np.int32)
     parents = np.full((len(counts), width), NO_PARENT, np.int32)

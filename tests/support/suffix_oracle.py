@@ -33,17 +33,19 @@ class SuffixOracle:
         self.priors = [float(each) for each in priors]
         self.max_candidates = max_candidates
         self.max_response_tokens = max_response_tokens
-        self.texts, self.num_prompt = {}, {}
+        self.texts, self.num_prompt, self.asked = {}, {}, set()
         self.responses, self.next_number, self.last_said = [], 0, {}
         self.waiting, self.begun, self.coming, self.going = [], [], [], []
 
     def admit(self, slot, prompt):
         self.release(slot)
+        self.asked.discard(slot)
         self.texts[slot], self.num_prompt[slot] = list(prompt), len(prompt)
 
     def release(self, slot):
-        if slot in self.texts:
-            self.learn(self.texts.pop(slot)[self.num_prompt[slot] :])
+        text = self.texts.pop(slot, None)
+        if text is not None and slot in self.asked:
+            self.learn(text[self.num_prompt[slot] :])
 
     def observe(self, slot, tokens):
         if slot in self.texts:
@@ -103,6 +105,9 @@ class SuffixOracle:
 
     def propose(self, slot, max_nodes):
         """Return [(token, parent, evidence), …], one a candidate; counts the response that was used as used."""
+        if max_nodes == 1:
+            return []
+        self.asked.add(slot)
         text = self.texts[slot]
         paths, chances, nodes, offers = [[]], [1.0], [], []
         matches = [self.longest(population, slot, text) for population in (OWN, RESPONSES)]

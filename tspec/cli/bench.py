@@ -15,6 +15,7 @@ from rich.table import Table
 from tspec.cli import options
 from tspec.core.errors import ConfigError
 from tspec.core.sampling_params import SamplingParams
+from tspec.core.text_files import read_json_lines
 from tspec.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             "--max-tokens", got=args.max_tokens, need="at least 2", fix="Raise it: one token has no pace."
         )
-    prompts = read_prompts(args.prompts) if args.prompts else list(PROMPTS)
+    prompts = read_json_lines(args.prompts, "prompt") if args.prompts else list(PROMPTS)
     config = options.speculative_config(args)
     params = SamplingParams(max_tokens=args.max_tokens, **options.sampling_fields(args))
     from tspec.llm import LLM  # slow to import, and wrong usage should not wait for it
@@ -92,30 +93,6 @@ def run(args: argparse.Namespace) -> int:
         Console().print(_table(plain, speculative))
         print(f"identical: {'no, prompts ' + str(differing) if differing else 'yes'}")
     return 1 if differing else 0
-
-
-def read_prompts(file: Path) -> list[str]:
-    """Prompts of a JSON lines file. Errors: ConfigError naming the line that is wrong."""
-    prompts = []
-    # Not splitlines(): a JSON string may hold U+2028 and other things that it takes for the end of a line.
-    for number, line in enumerate(options.decode_utf8(file.read_bytes(), str(file)).split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            prompt = json.loads(line)["prompt"]
-        except (ValueError, KeyError, TypeError):
-            prompt = None
-        if not isinstance(prompt, str):
-            raise ConfigError(
-                f"{file}, line {number}",
-                got=repr(line[:40]),
-                need='a JSON object with a string "prompt"',
-                fix="Correct the line.",
-            )
-        prompts.append(prompt)
-    if not prompts:
-        raise ConfigError(str(file), got="no lines", need="at least one prompt", fix="Add a prompt.")
-    return prompts
 
 
 def _decode_all(

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from tspec.cli import options
+from tspec.cli.stats_tables import sources_table, stats_table
 from tspec.core.constraint import LogitsConstraint
 from tspec.core.errors import ConfigError
 from tspec.core.sampling_params import SamplingParams
+from tspec.core.text_files import decode_utf8
 from tspec.progress import progress_bar
 
 if TYPE_CHECKING:
     from tspec.llm import LLM, Result
-    from tspec.runtime.metrics import EngineMetrics
     from tspec.runtime.speed_up import RoundTimes
 
 
@@ -75,7 +75,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_as_json(result)))
     if args.stats:
-        Console(stderr=True).print(stats_table(result, metrics))
+        console = Console(stderr=True)
+        console.print(stats_table(result, metrics))
+        if metrics.sources:
+            console.print(sources_table(metrics.sources))
     if result.error is not None:
         print(f"tspec generate: {result.error}", file=sys.stderr)
     return 0 if result.error is None else 1
@@ -83,12 +86,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _read_prompt(args: argparse.Namespace) -> str:
     if args.prompt is not None:
-        return options.decode_utf8(os.fsencode(args.prompt), "--prompt")
+        return decode_utf8(os.fsencode(args.prompt), "--prompt")
     if args.file is not None:
-        return options.decode_utf8(args.file.read_bytes(), str(args.file))
+        return decode_utf8(args.file.read_bytes(), str(args.file))
     if sys.stdin is None:  # closed by the shell, as `<&-` does
         raise ConfigError("prompt", got="no standard input", need="a prompt", fix="Use --prompt or --file.")
-    return options.decode_utf8(sys.stdin.buffer.read(), "standard input")
+    return decode_utf8(sys.stdin.buffer.read(), "standard input")
 
 
 def _constraint(args: argparse.Namespace, llm: "LLM") -> LogitsConstraint | None:
@@ -101,7 +104,7 @@ def _constraint(args: argparse.Namespace, llm: "LLM") -> LogitsConstraint | None
 
     if args.regex is not None:
         return constraints.regex(args.regex, llm.tokenizer)
-    schema = options.decode_utf8(args.json_schema.read_bytes(), str(args.json_schema))
+    schema = decode_utf8(args.json_schema.read_bytes(), str(args.json_schema))
     return constraints.json_schema(schema, llm.tokenizer)
 
 
@@ -158,42 +161,3 @@ def _rounds(rounds: "RoundTimes") -> dict[str, Any]:
         "expected_speed_up": rounds.expected_speed_up,
         "measured_speed_up": rounds.measured_speed_up,
     }
-
-
-def stats_table(result: "Result", metrics: "EngineMetrics") -> Table:
-    """The figures of one result, for people. `metrics` are those of an engine that ran nothing else."""
-    stats = result.stats
-    table = Table(title="decoding", show_header=False)
-    rows = {
-        "prompt tokens": len(result.prompt_token_ids),
-        "computed, reused": f"{stats.num_prefilled}, {stats.num_reused}",
-        "emitted tokens": stats.num_emitted,
-        "finish reason": result.finish_reason,
-        "seed": "-" if result.seed is None else result.seed,
-        "queue time": _number(stats.queue_s, "{:.3f} s"),
-        "time to first token": _number(stats.time_to_first_token_s, "{:.3f} s"),
-        "tokens/s": _number(stats.tokens_per_second, "{:.1f}"),
-        "verify passes": stats.num_passes,
-        "tokens per pass": _number(stats.tokens_per_pass, "{:.2f}"),
-        "candidates": stats.num_candidates,
-        "acceptance rate": _number(stats.acceptance_rate, "{:.0%}"),
-        "accepted by position": " ".join(
-            f"{accepted}/{candidates}"
-            for accepted, candidates in zip(
-                stats.accepted_by_position, stats.candidates_by_position, strict=True
-            )
-        )
-        or "-",
-        "drafting / verifying": _number(stats.rounds.cost_ratio, "{:.2f} of the time"),
-        "speed-up of rounds with candidates": f"{_number(stats.rounds.measured_speed_up, '{:.2f}x')} measured, "
-        f"{_number(stats.rounds.expected_speed_up, '{:.2f}x')} expected",
-        "preemptions": stats.num_preemptions,
-        "passes": ", ".join(f"{key}: {count}" for key, count in metrics.passes.items()) or "-",
-    }
-    for name, value in rows.items():
-        table.add_row(name, str(value))
-    return table
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)

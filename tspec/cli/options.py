@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tspec.core.errors import ConfigError
 from tspec.core.speculative_config import METHODS, OCCURRENCES, SAMPLE_METHODS, SpeculativeConfig
 
 _DEFAULTS = SpeculativeConfig()
@@ -22,16 +21,28 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="auto", help="auto (the checkpoint's), float32, bfloat16, float16")
     parser.add_argument("--max-model-len", type=int, help="most tokens of prompt and output together")
     parser.add_argument("--num-threads", type=int, help="threads of a pass (default: one a usable CPU)")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write a JSON line a round: what was proposed, and what came",
+    )
 
 
 def add_speculative_options(parser: argparse.ArgumentParser) -> None:
     """What `speculative_config` takes in Python."""
     parser.add_argument(
-        "--num-speculative-tokens", type=int, help="most candidates a pass (default: by the machine, 7 or 3)"
+        "--num-speculative-tokens", type=int, help="most candidates a pass (default: what pays)"
     )
     parser.add_argument("--prompt-lookup-min", type=int, default=_DEFAULTS.prompt_lookup_min)
     parser.add_argument("--prompt-lookup-max", type=int, default=_DEFAULTS.prompt_lookup_max)
     parser.add_argument("--occurrence", choices=OCCURRENCES, default=_DEFAULTS.occurrence)
+    parser.add_argument(
+        "--suffix-corpus",
+        type=Path,
+        metavar="FILE",
+        help='JSON lines with "text": what suffix lookup knows from the start',
+    )
     parser.add_argument(
         "--speculative-model",
         type=Path,
@@ -64,7 +75,7 @@ def add_method_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--speculative",
         choices=METHODS,
-        help="proposer (default: ngram; with --speculative-model what the folder holds)",
+        help="proposer (default: auto, all that there are, as far as they pay)",
     )
 
 
@@ -96,17 +107,12 @@ def sampling_fields(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def speculative_config(args: argparse.Namespace) -> SpeculativeConfig:
-    """The configuration that the options ask for. Without a method, what the folder of a model holds decides.
+    """The configuration that the options ask for.
 
-    Errors: ConfigError and CheckpointError for a --speculative-model that is neither a model nor a head
+    Errors: ConfigError for what cannot be
     """
-    method = args.speculative
-    if method is None and args.speculative_model is not None:
-        from tspec.build_draft import method_of  # imports torch, which wrong usage should not wait for
-
-        method = method_of(args.speculative_model)
     return SpeculativeConfig(
-        method=method or "ngram",
+        method=args.speculative or _DEFAULTS.method,
         model=args.speculative_model,
         num_speculative_tokens=args.num_speculative_tokens,
         draft_depth=args.draft_depth,
@@ -116,22 +122,15 @@ def speculative_config(args: argparse.Namespace) -> SpeculativeConfig:
         prompt_lookup_min=args.prompt_lookup_min,
         prompt_lookup_max=args.prompt_lookup_max,
         occurrence=args.occurrence,
+        suffix_corpus=args.suffix_corpus,
     )
 
 
 def model_options(args: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of `LLM`."""
-    return {"dtype": args.dtype, "max_model_len": args.max_model_len, "num_threads": args.num_threads}
-
-
-def decode_utf8(data: bytes, source: str) -> str:
-    """Text of input bytes. Errors: ConfigError naming the first byte that is not UTF-8."""
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            source,
-            got=f"byte 0x{data[error.start]:02x} at offset {error.start}",
-            need="UTF-8 text",
-            fix="Convert it, for instance with iconv.",
-        ) from error
+    return {
+        "dtype": args.dtype,
+        "max_model_len": args.max_model_len,
+        "num_threads": args.num_threads,
+        "trace": args.trace,
+    }

@@ -33,11 +33,12 @@ class PassCosts:
                 need="rising numbers of nodes from 1 on, and both times of each",
                 fix="Measure them again.",
             )
-        if min(self.seconds) <= 0 or min(self.context_s) < 0:
+        are_times = all(0 < each < np.inf for each in self.seconds)
+        if not are_times or not all(0 <= each < np.inf for each in self.context_s):
             raise ConfigError(
                 "pass costs",
-                got=f"{min(self.seconds)} s a pass, {min(self.context_s)} s a token of context",
-                need="times above 0, and at least 0 a token",
+                got=f"{self.seconds} s a pass, {self.context_s} s a token of context",
+                need="finite times above 0, and at least 0 a token",
                 fix="Measure them again.",
             )
 

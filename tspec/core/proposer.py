@@ -166,6 +166,14 @@ class RankedProposer(Proposer, Protocol):
 
 
 @runtime_checkable
+class LearningProposer(Proposer, Protocol):
+    """A proposer that learns from texts that no request said."""
+
+    def learn(self, response: np.ndarray) -> None:
+        """Take in a text, int32 [n], as if a request had ended with it."""
+
+
+@runtime_checkable
 class WeighingProposer(Proposer, Protocol):
     """A proposer of several sources that decides itself how many candidates pay in a pass.
 

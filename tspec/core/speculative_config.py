@@ -40,6 +40,8 @@ class SpeculativeConfig:
                             convention where a head was published with the wrong one
     prompt_lookup_min/max   shortest and longest suffix that n-gram lookup matches, in tokens
     occurrence              which earlier copy n-gram lookup continues: "latest" or "earliest"
+    suffix_corpus           file of JSON lines, each with a "text": what suffix lookup knows from the start, as if
+                            earlier requests had said it
     acceptance              for a proposer that draws its candidates: "match", coupled to the target by the same noise,
                             so that the same seed gives the same text as plain decoding; "ratio", rejection sampling;
                             "auto": what accepts more, ratio for chains and match for trees. Certain candidates are
@@ -58,6 +60,7 @@ class SpeculativeConfig:
     prompt_lookup_min: int = 1
     prompt_lookup_max: int = 6
     occurrence: str = "latest"
+    suffix_corpus: str | Path | None = None
     acceptance: str = "auto"
 
     def __post_init__(self) -> None:
@@ -68,6 +71,7 @@ class SpeculativeConfig:
         need_int("prompt_lookup_min", self.prompt_lookup_min, low=1)
         need_int("prompt_lookup_max", self.prompt_lookup_max, low=1, high=16)
         need_choice("occurrence", self.occurrence, OCCURRENCES)
+        self._check_corpus()
         need_choice("acceptance", self.acceptance, ACCEPTANCES)
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise ConfigError(
@@ -75,6 +79,15 @@ class SpeculativeConfig:
                 got=self.prompt_lookup_min,
                 need=f"at most prompt_lookup_max ({self.prompt_lookup_max})",
                 fix="Lower prompt_lookup_min or raise prompt_lookup_max.",
+            )
+
+    def _check_corpus(self) -> None:
+        if self.suffix_corpus is not None and self.method not in ("suffix", *UNION_METHODS):
+            raise ConfigError(
+                "suffix_corpus",
+                got=f"a file with method {self.method}",
+                need=f"method suffix, or one of {', '.join(UNION_METHODS)}",
+                fix="Change the method, or leave suffix_corpus out.",
             )
 
     def _check_model(self) -> None:

@@ -1,7 +1,7 @@
 """When a model proposes beside lookups: a round of it costs time before anyone knows what it gives.
 
-So it is decided by what the model's candidates were worth lately, at each depth, in each text. A text in which it
-does not run is tried again now and then, so seldom that the trials cost next to nothing.
+So it is decided by what the model's candidates were worth lately, at each depth, in each text. Texts in which it
+does not run are tried again now and then, so seldom that the trials of all of them cost next to nothing.
 """
 
 import time
@@ -10,15 +10,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tspec.core.proposer import CacheRows, CachingProposer, Committed, DraftBatch
+from tspec.core.proposer import CacheRows, CachingProposer, Committed, DraftBatch, DraftSampling
+from tspec.core.shapes import blocks_for
+from tspec.core.tree import MAX_NODES
 
 PRIOR_CHANCE = 0.7
 """Chance that a model's candidate is right, before it is known: so a model is tried at once."""
 PRIOR_WEIGHT = 3.0
 TRIAL_SHARE = 0.01
-"""Share of the time that trials may take."""
-LEAST_WAIT, MOST_WAIT = 8, 512
-"""Rounds between two trials."""
+"""Share of the time since the last trial that the next one may take. A model that needs more to take in what came
+since is not tried again in that text."""
+LEAST_WAIT = 8
+"""Rounds between two trials of a text."""
 TIMED_LATE = 32
 """Tokens that a round takes in where that is timed."""
 
@@ -77,10 +80,11 @@ class ModelTurns:
     def __init__(self, costs: DraftCosts, depth: int, per_level: int) -> None:
         self.costs, self.depth, self.per_level = costs, depth, per_level
         self._waited: dict[int, int] = {}
+        self._since_s = 0.0
 
     def start(self, slot: int) -> None:
         """A new text: the model is tried soon."""
-        self._waited[slot] = MOST_WAIT
+        self._waited[slot] = LEAST_WAIT
 
     def plan(
         self,
@@ -107,8 +111,8 @@ class ModelTurns:
                 continue
             seconds = self._round_s(depth, rows, num_late, node_s)
             num_nodes = int(np.minimum(1 + depth * self.per_level, batch.max_nodes)[rows].sum())
-            total = len(batch.slots) + batch.num_beside - len(rows) + num_nodes
-            rise_s = max(outlook.pass_s - outlook.plain_s, node_s[total] - node_s[len(batch.slots)])
+            rise_s = self._rise_s(num_nodes - len(rows), batch, node_s)
+            rise_s = max(outlook.pass_s - outlook.plain_s, rise_s)
             gain = float(np.maximum(model_gain, gains).sum()) - outlook.rate * (rise_s + seconds)
             if gain > best_gain:
                 best, best_gain = Turn(rows, depth, seconds), gain
@@ -128,6 +132,11 @@ class ModelTurns:
         growth = float(node_s[len(rows)] / node_s[1])
         return self.costs.of(depth, int(num_late[rows].sum()) - len(rows) + 1, growth)
 
+    def _rise_s(self, num_candidates: int, batch: DraftBatch, node_s: np.ndarray) -> float:
+        """What so many candidates add to the pass."""
+        plain = len(batch.slots) + batch.num_beside
+        return float(node_s[plain + num_candidates] - node_s[plain])
+
     def _with_trials(
         self,
         turn: Turn,
@@ -137,46 +146,54 @@ class ModelTurns:
         node_s: np.ndarray,
         outlook: Outlook,
     ) -> Turn:
-        """Add the rows whose trial is due: at full depth, as all depths are to be known."""
-        ran, due = set(turn.rows.tolist()), []
-        for row in rows.tolist():
-            if row not in ran:
-                share = self.costs.of(self.depth, int(num_late[row]), 1.0) / outlook.plain_s
-                wait = min(MOST_WAIT, max(LEAST_WAIT, int(share / TRIAL_SHARE)))
-                if self._waited.get(int(batch.slots[row]), 0) >= wait:
-                    due.append(row)
-        if not due:
-            return turn
-        together = np.array(sorted(ran | set(due)), dtype=np.int64)
-        return Turn(together, self.depth, self._round_s(self.depth, together, num_late, node_s))
+        """Add rows whose trial is due, as far as time allows: at full depth, as all depths are to be known."""
+        self._since_s += outlook.plain_s
+        waited = [self._waited.get(slot, 0) for slot in batch.slots.tolist()]
+        ran, found = set(turn.rows.tolist()), turn
+        due = [row for row in rows.tolist() if row not in ran and waited[row] >= LEAST_WAIT]
+        for number, row in enumerate(sorted(due, key=lambda row: -waited[row]), start=1):
+            together = np.union1d(found.rows, [row])
+            seconds = self._round_s(self.depth, together, num_late, node_s)
+            rise_s = self._rise_s(number * self.depth * self.per_level, batch, node_s)
+            if seconds - turn.seconds + rise_s > TRIAL_SHARE * self._since_s:
+                break
+            found = Turn(together, self.depth, seconds)
+        if found is not turn:
+            self._since_s = 0.0
+        return found
 
 
 def expected_tokens(hits: np.ndarray, trials: np.ndarray, depth: int) -> np.ndarray:
     """Return float64 [B, depth]: expected tokens of a tree of 1, 2, … levels, by what was right at each level.
 
+    Of a text of which little is known, those that run beside it tell.
     hits, trials   float64 [B, D + 1], by depth from 0 on
     """
-    chances = (hits + PRIOR_WEIGHT * PRIOR_CHANCE) / (trials + PRIOR_WEIGHT)
+    hits_beside, trials_beside = hits.sum(axis=0) - hits, trials.sum(axis=0) - trials
+    beside = (hits_beside + PRIOR_WEIGHT * PRIOR_CHANCE) / (trials_beside + PRIOR_WEIGHT)
+    chances = (hits + PRIOR_WEIGHT * beside) / (trials + PRIOR_WEIGHT)
     return np.cumsum(np.cumprod(chances[:, 1 : depth + 1], axis=1), axis=1)
 
 
-def time_rounds(proposer: CachingProposer, depth: int) -> DraftCosts:
-    """Time rounds of a model for one sequence, on KV blocks that nobody uses yet. The least of several counts."""
+def time_rounds(proposer: CachingProposer, depth: int, max_model_len: int) -> DraftCosts:
+    """Time rounds of a model for one sequence, on a KV block that nobody uses yet. The least of several counts."""
+    num_late = max(2, min(TIMED_LATE, max_model_len // 2))
     least = [np.inf] * 3
     for _ in range(3):
-        for number, (levels, late) in enumerate(((1, 1), (depth, 1), (1, TIMED_LATE))):
+        for number, (levels, late) in enumerate(((1, 1), (depth, 1), (1, num_late))):
             least[number] = min(least[number], _round_s(proposer, levels, late))
     first_s, whole_s, late_s = least
     level_s = max(0.0, whole_s - first_s) / (depth - 1) if depth > 1 else 0.0
-    return DraftCosts(first_s, level_s, max(0.0, late_s - first_s) / (TIMED_LATE - 1))
+    return DraftCosts(first_s, level_s, max(0.0, late_s - first_s) / (num_late - 1))
 
 
 def _round_s(proposer: CachingProposer, levels: int, late: int) -> float:
     """A round that takes in `late` tokens."""
     zero, one = np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.int32)
     proposer.admit(0, np.zeros(2, dtype=np.int32))
-    table = np.zeros((1, 8), dtype=np.int32)
-    batch = DraftBatch(zero, zero, one + levels, caches=CacheRows(zero, one, zero, table))
+    table = np.zeros((1, blocks_for(late + MAX_NODES)), dtype=np.int32)
+    sampling = DraftSampling(np.ones(1, dtype=np.float32), np.zeros(1, dtype=np.int64), one, "auto")
+    batch = DraftBatch(zero, zero, one + levels, sampling, CacheRows(zero, one, zero, table))
     proposer.propose(batch)
     new = np.zeros((1, late), dtype=np.int32)
     proposer.observe(Committed(zero, new, one * late, zero))

@@ -95,8 +95,9 @@ class SuffixProposer:
         rows = zip(batch.slots.tolist(), batch.roots.tolist(), batch.max_nodes.tolist(), strict=True)
         for row, (slot, root, max_nodes) in enumerate(rows):
             text = self._texts.get(slot)
-            if text is not None and text.length > 0:
+            if text is not None and text.length > 0 and max_nodes > 1:
                 assert text.tokens[-1] == root, f"row {row}: root {root} does not end slot {slot}"
+                text.was_asked = True
                 limit = min(self._max_candidates, max_nodes - 1)
                 num_nodes[row] = self._grow(tokens[row], parents[row], evidence[row], text, limit)
         return CandidateTrees(tokens, parents, num_nodes, evidence=evidence)
@@ -113,10 +114,11 @@ class SuffixProposer:
     def release(self, slot: int) -> None:
         """Forget a sequence. Its response, what came after the prompt, is counted in the next rounds.
 
-        Unknown slots are ignored.
+        That of a sequence which never had room for candidates is not: it took no part in speculation. Unknown slots are
+        ignored.
         """
         text = self._texts.pop(slot, None)
-        if text is not None:
+        if text is not None and text.was_asked:
             self.store.learn(text.response)
 
     def _grow(

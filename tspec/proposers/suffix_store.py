@@ -26,9 +26,11 @@ class OwnText:
 
     tokens   int32 [length]; the first `num_prompt` were there when the request was admitted
     newest   the longest run at its end
+    was_asked   whether candidates were ever asked for
     """
 
     def __init__(self, prompt: np.ndarray) -> None:
+        self.was_asked = False
         self.num_prompt = len(prompt)
         self.length = 0
         self._make_room(2 * len(prompt))

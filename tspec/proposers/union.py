@@ -11,13 +11,14 @@ from dataclasses import replace
 import numpy as np
 
 from tspec.core.pass_costs import PassCosts
-from tspec.core.proposer import Committed, Decision, DraftBatch, RankedProposer, SourceTally
+from tspec.core.proposer import Committed, Decision, DraftBatch, LearningProposer, RankedProposer, SourceTally
 from tspec.core.speculative_config import SpeculativeConfig
 from tspec.core.tree import MAX_NODES, CandidateTrees
 from tspec.proposers.acceptance import first_classes, know_nothing, start_text
 from tspec.proposers.acceptance_rows import judge_rows
 from tspec.proposers.model_turns import Outlook
 from tspec.proposers.ngram import NgramProposer
+from tspec.proposers.none import NoProposer
 from tspec.proposers.pool import make_pool, ranked
 from tspec.proposers.speed import TextSpeeds
 from tspec.proposers.tally_rows import Sourced, tally_rows
@@ -110,11 +111,14 @@ class Union:
     def propose(self, batch: DraftBatch) -> CandidateTrees:
         """Return one tree a row, with the sources of its nodes; the root alone where no candidate pays."""
         rows = len(batch.slots)
+        if batch.max_nodes.max() == 1:  # nobody wants candidates: nothing to weigh, and nothing to learn from
+            self._trees, self._row_of = None, {}
+            return NoProposer().propose(batch)
         self._row_of = {slot: row for row, slot in enumerate(batch.slots.tolist())}
         self._make_room(batch)
         start_rows(self._pool, batch.roots)
         most = max(LEAST_LOOKED_UP, min(MOST_LOOKED_UP, MAX_NODES // rows))
-        wide = replace(batch, max_nodes=np.full(rows, 1 + most, dtype=np.int32))
+        wide = replace(batch, max_nodes=np.where(batch.max_nodes > 1, np.int32(1 + most), np.int32(1)))
         for number in range(self._num_lookups):
             self._ask(number, wide)
         self._trees = self._after_lookups(batch, self._choose(batch))
@@ -134,6 +138,12 @@ class Union:
             self._speeds.add(self.last_decision, slots, rows, committed.counts)
         for source in self._sources:
             source.observe(committed)
+
+    def learn(self, response: np.ndarray) -> None:
+        """Let the sources that can take in a text, int32 [n], as if a request had ended with it."""
+        for source in self._sources:
+            if isinstance(source, LearningProposer):
+                source.learn(response)
 
     def _after_lookups(self, batch: DraftBatch, outlook: Outlook) -> CandidateTrees:
         """The round's trees, once lookups have been asked and weighed."""

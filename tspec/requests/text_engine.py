@@ -6,11 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tspec.build import BuildOptions, Progress, build_engine, load_config
 from tspec.core.checks import need_process
 from tspec.core.errors import ConfigError
 from tspec.core.sampling_params import SamplingParams, split_samples
 from tspec.core.speculative_config import SpeculativeConfig
+from tspec.core.text_files import read_json_lines
 from tspec.requests.handle import Prompt, RequestHandle
 from tspec.runtime.loop import Engine
 from tspec.runtime.sequence import Sequence as RunningSequence
@@ -155,7 +158,24 @@ def open_text_engine(
     codec = None
     if (folder / "tokenizer.json").exists():  # first: what is wrong with it shows before weights are read
         codec = load_codec(folder, load_config(folder, asked.dtype).vocab_size)
-    return TextEngine(name, build_engine(folder, speculative, asked, on_progress), codec)
+    corpus = _read_corpus(speculative, codec)
+    engine = build_engine(folder, speculative, asked, on_progress)
+    for token_ids in corpus:
+        engine.learn(np.array(token_ids, dtype=np.int32))
+    return TextEngine(name, engine, codec)
+
+
+def _read_corpus(speculative: SpeculativeConfig, codec: TextCodec | None) -> list[list[int]]:
+    if speculative.suffix_corpus is None:
+        return []
+    if codec is None:
+        raise ConfigError(
+            "suffix_corpus",
+            got="a checkpoint without a tokenizer",
+            need="one with tokenizer.json",
+            fix="Add it, or leave suffix_corpus out.",
+        )
+    return [codec.encode_piece(text) for text in read_json_lines(Path(speculative.suffix_corpus), "text")]
 
 
 def _build_options(options: Mapping[str, Any]) -> BuildOptions:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tspec.core.config import ModelConfig
 from tspec.core.errors import ConfigError
-from tspec.core.proposer import CachingProposer, Committed, Proposer, WeighingProposer
+from tspec.core.proposer import CachingProposer, Committed, LearningProposer, Proposer, WeighingProposer
 from tspec.core.sampling import pass_kind
 from tspec.core.sampling_params import SamplingParams
 from tspec.core.tree import CandidateTrees
@@ -137,6 +137,11 @@ class Engine:
         elif self.scheduler.remove(sequence):
             sequence.end(FinishReason.ABORT)
             self._counters.add_ended(sequence)
+
+    def learn(self, response: np.ndarray) -> None:
+        """Let the proposer learn a text, int32 [n], if it can: as if a request had ended with it."""
+        if isinstance(self._proposer, LearningProposer):
+            self._proposer.learn(response)
 
     def metrics(self) -> EngineMetrics:
         """What this engine has done so far. Other threads may ask, too, and may then see a step in part."""

@@ -1,11 +1,14 @@
-"""N-gram speculation against plain decoding, by category of Spec-Bench; and whether every text is the same.
+"""Speculation against plain decoding, by category of Spec-Bench; and whether every text is the same.
 
-Run: python -m benchmarks.ngram [CHECKPOINT] [--per-category 2] [--max-tokens 256]
+Run: python -m benchmarks.speculation [CHECKPOINT] [--per-category 2] [--max-tokens 256] [--temperature 0]
+         [--speculative-config '{"method": "ngram"}']
 """
 
 import argparse
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +18,8 @@ from benchmarks.machine import machine_line
 from benchmarks.prompts import Question, read_questions
 from tspec import LLM, SamplingParams
 from tspec.checkpoint.demo_model import ensure_demo_model
+from tspec.cli.stats_tables import sources_table
+from tspec.core.proposer import SourceTally
 from tspec.llm import Result
 
 Pair = tuple[Question, Result, Result]
@@ -26,18 +31,22 @@ def measure(
     max_tokens: int,
     speculative_config: dict[str, object] | None = None,
     on_result: Callable[[Pair], None] = lambda pair: None,
+    temperature: float = 0.0,
 ) -> dict[str, object]:
-    """Decode each question both ways in turn. Speed-up is over decoding time, prefill left out."""
+    """Decode each question both ways in turn, by default with method auto. Speed-up is over decoding time, prefill left
+    out. What is decoded plainly is unknown to the proposers: the second way copies nothing from the first.
+    """
     pairs: list[Pair] = []
-    with LLM(folder, max_model_len=4096, speculative_config=speculative_config or {"method": "ngram"}) as llm:
+    options = {"max_tokens": max_tokens, "temperature": temperature, "seed": 1}
+    with LLM(folder, max_model_len=4096, speculative_config=speculative_config) as llm:
         for question in read_questions(per_category):
             prompt = llm.encode_chat([{"role": "user", "content": question.prompt}])
             results = [
-                llm.generate(prompt, SamplingParams(max_tokens=max_tokens, speculative=way))[0]
-                for way in ("off", "auto")
+                llm.generate(prompt, SamplingParams(speculative=way, **options))[0] for way in ("off", "auto")
             ]
             pairs.append((question, results[0], results[1]))
             on_result(pairs[-1])
+        sources = llm.metrics().sources
     categories = dict.fromkeys(question.category for question, _, _ in pairs)
     by_category = {
         name: _summary([pair for pair in pairs if pair[0].category == name]) for name in categories
@@ -47,7 +56,15 @@ def measure(
         "num_identical": sum(plain.token_ids == fast.token_ids for _, plain, fast in pairs),
         "all": _summary(pairs),
         "by_category": by_category,
+        "geometric_mean": geometric_mean(row["speed_up"] for row in by_category.values()),
+        "sources": {name: asdict(tally) for name, tally in sources.items()},
     }
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """The mean of ratios."""
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs))
 
 
 def _summary(pairs: list[Pair]) -> dict[str, float]:
@@ -80,6 +97,9 @@ def show(figures: dict, console: Console) -> None:
             f"{row['speed_up']:.2f}x",
         )
     console.print(table)
+    console.print(f"geometric mean of categories: {figures['geometric_mean']:.2f}x")
+    if figures["sources"]:
+        console.print(sources_table({name: SourceTally(**row) for name, row in figures["sources"].items()}))
     console.print(f"identical texts: {figures['num_identical']} of {figures['num_prompts']}")
 
 
@@ -89,9 +109,15 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path, nargs="?")
     parser.add_argument("--per-category", type=int, default=2)
     parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--record", type=Path, help="JSON lines file for the texts")
     parser.add_argument("--speculative-config", type=json.loads, help="JSON, as LLM takes it")
-    args = parser.parse_args()
+    run(parser.parse_args())
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure, print, write."""
     console, lines = Console(), []
 
     def on_result(pair: Pair) -> None:
@@ -116,8 +142,11 @@ def main() -> None:
         args.max_tokens,
         args.speculative_config,
         on_result,
+        args.temperature,
     )
     show(figures, console)
+    if args.json:
+        args.json.write_text(json.dumps({"machine": machine_line(), **figures}, indent=1) + "\n")
     if args.record:
         args.record.write_text("\n".join(lines) + "\n")
 

@@ -1,0 +1,121 @@
+"""The trainable head computes what EAGLE-3 heads compute: each step against the plain form in support/plain_heads.py,
+on hidden states that are the target's own.
+
+Run: pytest tests/training/test_head.py
+"""
+
+import pytest
+import torch
+from support.plain_heads import eagle_logits, observe_target
+from support.tiny_heads import TinyEagle, frequent_ids
+from support.tiny_models import ARCHITECTURES, tiny_checkpoint
+from support.tiny_training import tiny_settings
+
+from tspec.checkpoint.hf_config import read_config
+from tspec.training import head as head_module
+from tspec.training.head import EagleHead, start_from_target
+from tspec.training.hidden import Teacher, load_target
+from tspec.training.loss import judge
+from tspec.training.settings import head_config
+from tspec.training.texts import Text
+
+STEPS = 3
+
+
+@pytest.fixture(params=[("llama", 2), ("llama", 7), ("mistral", 6), ("qwen2", 6), ("qwen3", 6)], ids=str)
+def parts(request, tmp_path):
+    """A teacher and a head of random weights on a target of each family, and the same head in plain form."""
+    architecture, depth = request.param
+    assert architecture in ARCHITECTURES
+    tiny_checkpoint(tmp_path, architecture, layers=depth)
+    config = head_config(read_config(tmp_path), tiny_settings(vocab_size=50, intermediate_size=40))
+    kept = torch.tensor(frequent_ids(128, 50))
+    model = load_target(tmp_path, torch.device("cpu"), torch.float32)
+    head = EagleHead(config)
+    start_from_target(head, model, kept)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for value in head.tensors().values():
+            value += 0.1 * torch.randn(value.shape, generator=generator)
+    layer = config.layer
+    plain = TinyEagle(
+        True, 64, 128, 64, head_dim=16, intermediate=40, rms_eps=layer.rms_eps, rope_base=layer.rope.base,
+        aux=config.aux_layers, draft_ids=tuple(kept.tolist()), qk_norm=layer.has_qk_norm,
+        tensors={name: value.detach() for name, value in head.tensors().items()},
+    )  # fmt: skip
+    return Teacher(model, config.aux_layers, kept, torch.device("cpu")), head, plain, model
+
+
+def test_hidden_states_are_what_enters_the_layers(parts):
+    teacher, _, plain, model = parts
+    tokens = list(range(3, 23))
+    with torch.no_grad():
+        hidden, last = teacher.hidden_states(torch.tensor([tokens]))
+    states = observe_target(model, tokens)
+    for layer, each in zip(plain.aux, hidden, strict=True):
+        torch.testing.assert_close(each[0], states.by_layer[layer])
+    torch.testing.assert_close(last[0], states.normed)
+
+
+@pytest.mark.parametrize("at_a_time", [128, 5])
+def test_each_step_is_that_of_a_head_that_proposes(parts, at_a_time, monkeypatch):
+    """A pair of step s says what the head says after s candidates of its own, which are the text's here."""
+    monkeypatch.setattr(head_module, "QUERIES_AT_A_TIME", at_a_time)
+    teacher, head, plain, model = parts
+    tokens = torch.randint(128, (17,), generator=torch.Generator().manual_seed(1)).tolist()
+    longer = [*tokens, 1, 2, 3]
+    batch = teacher.teach([Text(0, longer[:4], longer[4:]), Text(1, tokens[:4], tokens[4:])])
+    states = observe_target(model, tokens)
+    with torch.no_grad():
+        put_out = head(batch.aux, batch.embedded, STEPS)
+        for step in range(STEPS):
+            for pair in range(step, len(tokens) - 1):
+                committed = pair + 2 - step
+                expected = eagle_logits(plain, states, tokens[:committed], tokens[committed : pair + 2])
+                got = head.logits(put_out[step][1, pair])
+                torch.testing.assert_close(got.double(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_pairs_are_taught_within_the_answer_alone(parts):
+    teacher, _, plain, model = parts
+    text, other = Text(0, [5, 6, 7], [8, 9, 10, 11]), Text(1, [1, 2], [3, 4, 5])
+    batch = teacher.teach([text, other])
+    assert batch.is_taught.tolist() == [
+        [False, False, True, True, True, False],
+        [False, True, True, False, False, False],
+    ]
+    states = observe_target(model, text.prompt + text.answer)
+    logits = (states.normed @ states.lm_head.T)[3:6]  # after 8, 9 and 10
+    torch.testing.assert_close(batch.scores[:3], logits[:, torch.tensor(plain.draft_ids)])
+    likeliest = logits.argmax(-1).tolist()
+    expected = [plain.draft_ids.index(token) if token in plain.draft_ids else -1 for token in likeliest]
+    assert batch.says[:3].tolist() == expected
+
+
+def test_acceptance_counts_chains(parts):
+    """Against a count by hand: a candidate counts only where all those before it were right."""
+    teacher, head, _, _ = parts
+    texts = [Text(0, [1], list(range(20, 50))), Text(1, [2, 3], list(range(60, 80)))]
+    batch = teacher.teach(texts)
+    with torch.no_grad():
+        batch.says[:] = 0
+        head.tensors()["lm_head.weight"][1:] = 0  # so that the sign of one score decides
+        _, outcome = judge(head, batch, STEPS)
+        put_out = head(batch.aux, batch.embedded, STEPS)
+        is_right = [head.logits(each).argmax(-1) == 0 for each in put_out]
+    chains = pairs = [0] * STEPS
+    accepted, pairs, chains = [0] * STEPS, [0] * STEPS, [0] * STEPS
+    for row in range(2):
+        for first in torch.nonzero(batch.is_taught[row])[:, 0].tolist():
+            was_right = True
+            for step in range(STEPS):
+                if not (first + step < batch.is_taught.shape[1] and batch.is_taught[row, first + step]):
+                    break
+                pairs[step] += 1
+                chains[step] += was_right
+                was_right = was_right and bool(is_right[step][row, first + step])
+                accepted[step] += was_right
+    assert outcome.sums[:, 2].tolist() == pairs
+    assert outcome.sums[:, 3].tolist() == chains
+    assert outcome.sums[:, 4].tolist() == accepted
+    assert 0 < accepted[0] < pairs[0]

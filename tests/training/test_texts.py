@@ -1,0 +1,99 @@
+"""Texts of the target: numbered, kept as they come, the same however often the run was stopped.
+
+Run: pytest tests/training/test_texts.py
+"""
+
+import pytest
+
+from tspec import LLM, SamplingParams
+from tspec.core.errors import ConfigError
+from tspec.training.batches import make_batches, split_texts
+from tspec.training.run import frequent_tokens
+from tspec.training.texts import Text, encode_prompts, first_texts, generate_texts, read_texts
+
+ROOM = 8
+PROMPTS = [[65 + number, 66, 67] for number in range(6)]
+
+
+@pytest.fixture(scope="module")
+def llm(tiny_folder):
+    with LLM(tiny_folder, max_num_seqs=4) as llm:
+        yield llm
+
+
+def generated(llm, file, num_tokens, prompts=PROMPTS):
+    return generate_texts(
+        llm, prompts, file, num_tokens=num_tokens, max_answer_tokens=ROOM, on_progress=lambda *_: None
+    )
+
+
+def test_answers_are_what_the_target_says(llm, tmp_path):
+    texts = generated(llm, tmp_path / "texts.jsonl", 3 * ROOM)
+    assert [text.number for text in texts] == list(range(len(texts)))
+    assert sum(len(text.answer) for text in texts[:-1]) < 3 * ROOM <= sum(len(text.answer) for text in texts)
+    for text in texts:
+        assert text.prompt == PROMPTS[text.number]
+        assert text.answer == llm.generate(text.prompt, SamplingParams(max_tokens=ROOM))[0].token_ids
+
+
+def test_prompts_come_again_with_other_answers(llm, tmp_path):
+    texts = generated(llm, tmp_path / "texts.jsonl", 10 * ROOM)
+    again = [text for text in texts if text.number >= len(PROMPTS)]
+    assert again
+    for text in again:
+        first = texts[text.number - len(PROMPTS)]
+        assert text.prompt == first.prompt
+        assert text.answer != first.answer
+
+
+def test_texts_that_are_there_are_kept_and_gaps_filled(llm, tmp_path):
+    file = tmp_path / "texts.jsonl"
+    whole = generated(llm, file, 4 * ROOM)
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text(lines[2] + lines[0] + lines[1][:20])  # killed in the middle of a line
+    assert len(read_texts(file)) == 2
+    assert generated(llm, file, 4 * ROOM) == whole
+    assert file.read_text().startswith(lines[2] + lines[0])
+
+
+def test_a_damaged_line_is_named(tmp_path):
+    file = tmp_path / "texts.jsonl"
+    file.write_text('{"number": 0, "prompt": [1], "answer": [2]}\n{"number"\n')
+    with pytest.raises(ConfigError, match="line 2"):
+        read_texts(file)
+
+
+def test_texts_count_up_to_the_first_gap():
+    texts = [Text(number, [1], [2] * 5) for number in (3, 0, 1)]
+    assert [text.number for text in first_texts(texts, 100)] == [0, 1]
+    assert [text.number for text in first_texts(texts, 5)] == [0]
+
+
+def test_prompts_without_room_for_an_answer_are_left_out(llm):
+    assert encode_prompts(llm, ["ab", "c" * 300, ""], ROOM) == [[97, 98]]
+    with pytest.raises(ConfigError, match="all empty or too long"):
+        encode_prompts(llm, ["c" * 300], ROOM)
+
+
+def test_each_epoch_has_every_text_once_in_an_order_of_its_own():
+    texts = [Text(number, [1] * (number % 7 + 1), [2] * (number % 11 + 3)) for number in range(90)]
+    epochs = [make_batches(texts, 64, seed=0, epoch=epoch) for epoch in (0, 0, 1)]
+    for batches in epochs:
+        assert sorted(text.number for batch in batches for text in batch) == list(range(90))
+        for batch in batches:
+            assert len(batch) * max(len(text.prompt) + len(text.answer) for text in batch) <= 64
+    assert epochs[0] == epochs[1] != epochs[2]
+
+
+def test_no_text_is_both_trained_on_and_measured_on():
+    texts = [Text(number, [1], [2] * (2 if number == 5 else 4)) for number in range(120)]
+    taught, held_out = split_texts(texts)
+    assert len(held_out) == 3
+    numbers = [text.number for text in [*taught, *held_out]]
+    assert sorted(numbers) == [number for number in range(120) if number != 5]
+
+
+def test_the_heads_tokens_are_the_most_frequent_ones_in_ascending_order():
+    texts = [Text(0, [9, 9, 9], [4, 2, 2]), Text(1, [9], [7, 4, 4, 1])]
+    assert frequent_tokens(texts, 3, 10).tolist() == [1, 2, 4]
+    assert frequent_tokens(texts, 6, 10).tolist() == [0, 1, 2, 3, 4, 7]

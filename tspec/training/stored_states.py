@@ -1,0 +1,100 @@
+"""What the target computes for texts, kept in files beside them: each epoch reads it instead of computing it anew.
+
+Two files hold the rows of all tokens, text after text, and a third how far they are filled. A run that was killed goes
+on filling; what is filled does not depend on where it was killed, as texts are observed in the same groups each time.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tspec.core.errors import ConfigError
+from tspec.training.batches import make_batches
+from tspec.training.hidden import Batch, Observed, Teach, Teacher
+from tspec.training.texts import Text
+
+if TYPE_CHECKING:
+    from tspec.build import Progress
+
+STATES = "states.bin"
+MAX_BYTES = 16 << 30
+"""More than this is not kept; the target then runs once in each epoch."""
+
+
+def teaching(
+    teacher: Teacher, texts: Sequence[Text], folder: Path, batch_tokens: int, on_progress: "Progress"
+) -> Teach:
+    """What gives batches of `texts`: from files in `folder` where they are small enough, else from the target itself.
+
+    Errors    ConfigError for files of other texts
+    """
+    num_tokens = sum(len(text.prompt) + len(text.answer) for text in texts)
+    if num_tokens * teacher.state_width * teacher.dtype.itemsize > MAX_BYTES:
+        return teacher.teach
+    stored = _Stored(teacher, texts, folder)
+    stored.fill(batch_tokens, on_progress)
+    return stored.teach
+
+
+class _Stored:
+    """The files, mapped into memory."""
+
+    def __init__(self, teacher: Teacher, texts: Sequence[Text], folder: Path) -> None:
+        self._teacher, self._texts = teacher, texts
+        self._filled_file = folder / "states.json"
+        self._start_of: dict[int, int] = {}
+        total = 0
+        for text in texts:
+            self._start_of[text.number] = total
+            total += len(text.prompt) + len(text.answer)
+        self._num_tokens = total
+        self._num_filled = self._read_filled(total) if (folder / STATES).exists() else 0
+
+        def mapped(name: str, width: int, dtype: torch.dtype) -> torch.Tensor:
+            file = str(folder / name)
+            return torch.from_file(file, shared=True, size=total * width, dtype=dtype).view(total, width)
+
+        self._states = mapped(STATES, teacher.state_width, teacher.dtype)
+        self._likeliest = mapped("states.likeliest.bin", 1, torch.int32)
+
+    def fill(self, batch_tokens: int, on_progress: "Progress") -> None:
+        """Run the target over what is missing."""
+        groups = make_batches(self._texts, batch_tokens, seed=0, epoch=0)
+        for number, group in enumerate(groups):
+            if number >= self._num_filled:
+                for text, observed in zip(group, self._teacher.observe(group), strict=True):
+                    rows = self._rows_of(text)
+                    self._states[rows] = observed.states.cpu()
+                    self._likeliest[rows, 0] = observed.likeliest.cpu()
+                self._write_filled(number + 1)
+            on_progress("hidden states of the target", number + 1, len(groups))
+
+    def teach(self, texts: Sequence[Text]) -> Batch:
+        """A batch from what is stored."""
+        rows = [self._rows_of(text) for text in texts]
+        observed = [Observed(self._states[each], self._likeliest[each, 0]) for each in rows]
+        return self._teacher.batch(texts, observed)
+
+    def _rows_of(self, text: Text) -> slice:
+        start = self._start_of[text.number]
+        return slice(start, start + len(text.prompt) + len(text.answer))
+
+    def _read_filled(self, num_tokens: int) -> int:
+        if not self._filled_file.exists():
+            return 0
+        found: Any = json.loads(self._filled_file.read_text(encoding="utf-8"))
+        if found["num_tokens"] != num_tokens:
+            raise ConfigError(
+                str(self._filled_file), got=f"hidden states of {found['num_tokens']} tokens",
+                need=f"of {num_tokens}, as texts.jsonl has", fix="Delete this file: they are computed again.",
+            )  # fmt: skip
+        return int(found["num_filled"])
+
+    def _write_filled(self, num_filled: int) -> None:
+        partial = self._filled_file.with_suffix(".partial")
+        partial.write_text(json.dumps({"num_tokens": self._num_tokens, "num_filled": num_filled}))
+        os.replace(partial, self._filled_file)
