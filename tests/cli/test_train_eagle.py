@@ -36,7 +36,10 @@ def test_a_head_is_trained_and_proposes(run, tiny_folder, prompts, tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (("--prompts", "nowhere.jsonl"), "nowhere.jsonl: got No such file or directory, need a file of JSON lines"),
+        (
+            ("--prompts", "nowhere.jsonl"),
+            "nowhere.jsonl: got No such file or directory, need a file of JSON lines",
+        ),
         (("--epochs", "0"), "num_epochs: got 0, need at least 1"),
     ],
 )

@@ -96,7 +96,7 @@ def make_auto(draft, target, costs):
     for lookup in lookups:
         lookup.warm_up()
     model, shape = draft.proposer(), draft.shape
-    turns = ModelTurns(time_rounds(model, shape.depth), shape.depth, shape.width)
+    turns = ModelTurns(time_rounds(model, shape.depth, target.max_model_len), shape.depth, shape.width)
     union = CachingUnion("auto", lookups, model, turns, costs)
     union.warm_up()
     return union
