@@ -16,7 +16,9 @@ from support.tiny_models import tiny_checkpoint
 
 import tspec.build
 from tspec.build import load_config
-from tspec.core.errors import CheckpointError, ConfigError
+from tspec.core.errors import CheckpointError, ConfigError, ContractError
+from tspec.kernels.cuda import norm
+from tspec.runtime import cuda_bind, cuda_executor
 
 SMALL = {"hidden": 48, "heads": 6, "vocab": 61}
 AUX = (0, 1, 2)
@@ -156,3 +158,15 @@ def test_a_head_of_another_dtype_is_no_fault(tmp_path, config, target, dtype):
     head: TinyEagle = tiny_eagle(config, 1, dtype=dtype)
     folder = write_authors(tmp_path / "head", head)
     build(target, {"method": "eagle", "model": folder}, dtype="bfloat16").close()
+
+
+def test_rows_that_are_too_wide_for_a_device_are_refused_before_weights_are_read(
+    target, config, tmp_path, monkeypatch
+):
+    """Those that this head norms before it joins them; at their launch all before it would be compiled."""
+    write_speculators(tmp_path, tiny_eagle(config, 3, aux=AUX))
+    monkeypatch.setattr(norm, "MAX_COLS", 40)
+    monkeypatch.setattr(cuda_executor, "find_device", lambda: (torch.device("cpu"), "sm_80", 1 << 30))
+    monkeypatch.setattr(cuda_bind, "load_device_weights", None)
+    with pytest.raises(ContractError, match="columns of rms_norm: got 48, need at most 40 on a device"):
+        build(target, {"method": "eagle3", "model": tmp_path}, device="cuda", kv_cache_mib=2)

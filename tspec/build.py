@@ -247,12 +247,15 @@ def _cuda_ready(loading: _Loading) -> _Ready:
 
 def ready_on(device: "torch.device", arch: str, free_bytes: int, loading: _Loading) -> _Ready:
     """The executors on one device, all passes captured; on the interpreter's they are bound only."""
-    from tspec.runtime.cuda_bind import feature_tensor, kv_tensors, load_device_weights
+    from tspec.runtime.cuda_bind import check_plan, feature_tensor, kv_tensors, load_device_weights
     from tspec.runtime.cuda_executor import CudaExecutor, device_model
 
     make_plan, draft = loading.plan_maker(loading.config.dtype), loading.draft
     plan = make_plan(_widest_kind(draft), Bucket(1, 1))
     draft_plan = None if draft is None else draft.make_plan(*draft.passes(1)[0])
+    for each in (plan, draft_plan):
+        if each is not None:
+            check_plan(each)
     num_blocks = _num_blocks(_states(plan, draft_plan), loading, free_bytes)
     weights = load_device_weights(plan, loading.checkpoint.load, loading.tables, device)
     features = feature_tensor(plan, num_blocks, device)

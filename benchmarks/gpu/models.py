@@ -3,7 +3,7 @@
 Shapes are those of published models; a ModelConfig is written by hand, so nothing here reads `config.json`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -21,10 +21,17 @@ from tspec.graph.lower import lower
 from tspec.graph.passes import fuse
 from tspec.graph.plan import Bucket, Plan
 from tspec.models import PASS_KINDS, build_graph, expected_tensors
+from tspec.models.build_graph import Features
 
 stand_in()
 
-from tspec.runtime.cuda_bind import DeviceModel, DevicePlan, kv_tensors, load_device_weights  # noqa: E402
+from tspec.runtime.cuda_bind import (  # noqa: E402
+    DeviceModel,
+    DevicePlan,
+    feature_tensor,
+    kv_tensors,
+    load_device_weights,
+)
 from tspec.runtime.cuda_executor import CudaExecutor, device_model  # noqa: E402
 from tspec.runtime.inputs import PassInputs  # noqa: E402
 from tspec.runtime.torch_dtypes import TORCH_DTYPES  # noqa: E402
@@ -89,7 +96,9 @@ MICRO = replace(
 """What the interpreter runs in a blink."""
 
 
-def make_plans(config: ModelConfig, max_model_len: int) -> Callable[[str, Bucket], Plan]:
+def make_plans(
+    config: ModelConfig, max_model_len: int, features: Features | None = None
+) -> Callable[[str, Bucket], Plan]:
     """As `tspec.build.plan_maker`, which cannot be imported where a package that reads checkpoints is missing.
 
     The logits of kind "logits" are no output here: they stay in the arena, see `read_logits`.
@@ -97,7 +106,7 @@ def make_plans(config: ModelConfig, max_model_len: int) -> Callable[[str, Bucket
 
     @cache
     def graph(kind: str) -> Graph:
-        return fuse(build_graph(config, activations=config.dtype, **PASS_KINDS[kind]))
+        return fuse(build_graph(config, activations=config.dtype, features=features, **PASS_KINDS[kind]))
 
     def make_plan(kind: str, bucket: Bucket) -> Plan:
         plan = lower(graph(kind), bucket, max_model_len=max_model_len)
@@ -107,13 +116,23 @@ def make_plans(config: ModelConfig, max_model_len: int) -> Callable[[str, Bucket
 
 
 class RandomModel:
-    """A model with random weights and random KV memory, its executor, and blocks for `num_rows` sequences."""
+    """A model with random weights and random KV memory, its executor, and blocks for `num_rows` sequences.
+
+    features  what it keeps for a proposer's head, in memory that is random at first, too
+    """
 
     def __init__(
-        self, config: ModelConfig, device: torch.device, arch: str, *, max_model_len: int, num_rows: int
+        self,
+        config: ModelConfig,
+        device: torch.device,
+        arch: str,
+        *,
+        max_model_len: int,
+        num_rows: int,
+        features: Features | None = None,
     ) -> None:
         self.config, self.device, self.max_model_len = config, device, max_model_len
-        make_plan = make_plans(config, max_model_len)
+        make_plan = make_plans(config, max_model_len, features)
         plan = make_plan("all", Bucket(1, 1))
         shapes = expected_tensors(build_graph(config, activations=config.dtype))
         generator = torch.Generator(device).manual_seed(0)
@@ -121,16 +140,17 @@ class RandomModel:
         tables = rope_table(config.rope, config.head_dim, config.max_position, positions)
         weights = load_device_weights(
             plan,
-            lambda name: _random_weight(name, shapes[name], TORCH_DTYPES[config.dtype], generator),
+            lambda name: random_weight(name, shapes[name], TORCH_DTYPES[config.dtype], generator),
             dict(zip(("rope.cos", "rope.sin"), tables, strict=True)),
             device,
         )
         width = blocks_for(positions)
         caches = kv_tensors(plan, num_rows * width, device)
-        for kept in caches:
-            kept.normal_(generator=generator)
-        make_model = device_model if device.type == "cuda" else DeviceModel
-        self.model = make_model(device, arch, weights, *caches)
+        kept_features = feature_tensor(plan, num_rows * width, device)
+        for kept in (*caches, kept_features):
+            if kept is not None:
+                kept.normal_(generator=generator)
+        self.model = model_on(device, arch, weights, *caches, kept_features)
         self.executor = CudaExecutor(make_plan, self.model)
         blocks = np.random.default_rng(0).permutation(num_rows * width).astype(np.int32)
         self.tables = blocks.reshape(num_rows, width)
@@ -171,7 +191,21 @@ def read_logits(bound: DevicePlan) -> torch.Tensor:
     return memory.view(TORCH_DTYPES[buffer.dtype]).view(buffer.shape).clone()
 
 
-def _random_weight(
+def model_on(
+    device: torch.device,
+    arch: str,
+    weights: Mapping[str, torch.Tensor],
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    features: torch.Tensor | None = None,
+) -> DeviceModel:
+    """What the buckets of a model share; on no CUDA device without what tuning found, and without early launches."""
+    if device.type == "cuda":
+        return device_model(device, arch, weights, k_cache, v_cache, features)
+    return DeviceModel(device, arch, weights, k_cache, v_cache, features=features)
+
+
+def random_weight(
     name: str, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator
 ) -> torch.Tensor:
     """Rows keep their size through a layer; norms lie near 1. The head is wide, so that it has clear winners."""

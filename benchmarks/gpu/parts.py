@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "triton", "transformers", "numpy", "numba", "pytest")
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 DONE = re.compile(r"\b(PASSED|FAILED|ERROR|SKIPPED)\b")
-TEST_FILES = ("capture", "row_invariance", "lossless", "sampling", "kernels")
+TEST_FILES = ("capture", "row_invariance", "lossless", "draft", "sampling", "kernels")
 """In this order, so that what time cuts off are kernels by themselves."""
 SMOKE_TESTS = "sampled_from or accepted or commit or 1x1"
 """What the interpreter runs of tests/gpu."""
@@ -166,7 +166,7 @@ def parts(setting: Setting) -> dict[str, tuple[Part, float]]:
     if not setting.is_cuda:
         return {
             "bandwidth": (bandwidth, 5.0),
-            "tests": (tests, 60.0),
+            "tests": (tests, 90.0),
             "micro": (model_part("micro", MICRO), 30.0),
             "transformers": (transformers_step, 5.0),
         }

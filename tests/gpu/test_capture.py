@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from support.random_requests import random_requests
+from support.replays import Passes, assert_same
 
 from benchmarks.gpu.models import random_chains, random_tree
 from tspec.core.tree import MAX_NODES, CandidateTrees
 from tspec.graph.plan import Bucket
-from tspec.runtime.inputs import fill_inputs
 
 pytestmark = pytest.mark.gpu
 
@@ -37,50 +37,10 @@ def ragged(config, bucket, seed):
     return CandidateTrees(trees.tokens, trees.parents, counts.astype(np.int32)), prefixes
 
 
-class Passes:
-    """Both ways to run a pass, each from the same KV memory."""
-
-    def __init__(self, model):
-        self.model = model
-        self.caches = model.model.k_cache, model.model.v_cache
-        self.before = [cache.clone() for cache in self.caches]
-
-    def replayed(self, kind, bucket, inputs):
-        self._restore()
-        outputs = self.model.executor.run(kind, bucket, inputs)
-        return {name: array.copy() for name, array in outputs.items()}, [each.clone() for each in self.caches]
-
-    def one_by_one(self, kind, bucket, inputs, **options):
-        self._restore()
-        bound = self.model.executor.bind(kind, bucket)
-        fill_inputs(bound.inputs.arrays, bucket, inputs)
-        bound.inputs.to_device()
-        for launch in bound.launches:
-            launch(**options)
-        bound.outputs.to_host()
-        if self.model.device.type == "cuda":
-            torch.cuda.synchronize()
-        outputs = {name: array.copy() for name, array in bound.outputs.arrays.items()}
-        return outputs, [each.clone() for each in self.caches]
-
-    def _restore(self):
-        for cache, before in zip(self.caches, self.before, strict=True):
-            cache.copy_(before)
-
-
-def assert_same(found, expected):
-    for name, array in expected[0].items():
-        assert np.array_equal(found[0][name], array), name
-    for cache, want in zip(found[1], expected[1], strict=True):
-        assert torch.equal(cache.view(torch.int16), want.view(torch.int16))
-
-
 @pytest.mark.parametrize(("kind", "bucket"), BUCKETS, ids=str)
 def test_a_replay_gives_the_bits_of_launches_one_by_one(medium, is_small, kind, bucket):
     if is_small and (kind, bucket) not in SMALL:
         pytest.skip("more than the interpreter runs in a blink")
-    medium.executor.capture([(kind, bucket)])
-    passes = Passes(medium)
     cases = [
         replace(
             medium.inputs(*ragged(medium.config, bucket, seed)),
@@ -88,9 +48,7 @@ def test_a_replay_gives_the_bits_of_launches_one_by_one(medium, is_small, kind, 
         )
         for seed in (0, 1)
     ]
-    expected = [passes.one_by_one(kind, bucket, inputs) for inputs in cases]
-    for number in (0, 1, 0):
-        assert_same(passes.replayed(kind, bucket, cases[number]), expected[number])
+    Passes(medium).hold(kind, bucket, cases)
 
 
 def test_launches_that_start_early_give_the_bits_of_launches_that_wait_for_each_other(medium):
@@ -121,7 +79,7 @@ def test_two_hundred_replays_give_the_same_bits_and_take_no_memory(medium, is_sm
     first = passes.replayed("all", bucket, inputs)
     held = _held_bytes(medium.device)
     for _ in range(2 if is_small else NUM_REPLAYS):
-        passes._restore()
+        passes.restore()
         outputs = medium.executor.run("all", bucket, inputs)
         for name, array in first[0].items():
             assert np.array_equal(outputs[name], array), name

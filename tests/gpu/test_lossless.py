@@ -3,14 +3,11 @@
 Run: pytest tests/gpu/test_lossless.py -m gpu
 """
 
-import numpy as np
 import pytest
+from support.device_decoding import make_engine, repeating, run_engine
 
-from tspec.core.sampling_params import SamplingParams
 from tspec.core.speculative_config import SpeculativeConfig
-from tspec.core.tree import MAX_NODES
 from tspec.proposers.ngram import NgramProposer
-from tspec.runtime.loop import Engine
 
 pytestmark = pytest.mark.gpu
 
@@ -29,34 +26,11 @@ ASKED = {
 }
 
 
-def make_engine(model, num_candidates):
+def decode(model, prompts, max_tokens, speculative, num_candidates=7, **asked):
     proposer = NgramProposer(SpeculativeConfig(num_speculative_tokens=num_candidates))
     proposer.warm_up()
-    return Engine(
-        model.config,
-        model.executor,
-        proposer,
-        max_model_len=model.max_model_len,
-        max_num_seqs=len(model.tables),
-        max_candidates=num_candidates,
-        node_budget=MAX_NODES,
-        mixes_prompts=False,  # as build.py has it for a device
-    )
-
-
-def decode(model, prompts, max_tokens, speculative, num_candidates=7, **asked):
-    engine = make_engine(model, num_candidates)
-    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, speculative=speculative, **asked)
-    sequences = [engine.add(prompt, params) for prompt in prompts]
-    while engine.has_work:
-        engine.step()
-    return sequences
-
-
-def repeating(config, count, seed):
-    """A prompt in which a run of tokens comes again and again."""
-    run = np.random.default_rng(seed).integers(0, config.vocab_size, 7).tolist()
-    return (run * count)[:count]
+    engine = make_engine(model, proposer, num_candidates)
+    return run_engine(engine, prompts, max_tokens, speculative, **asked)
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -10,8 +10,7 @@ from functools import partial
 
 import pytest
 import torch
-from support.cpu_pass import run_references
-from support.device_pass import bind_case
+from support.device_pass import bind_case, hold
 from support.kernel_case import Maker
 from support.round_cases import TARGET, draft_model, eagle, medusa_case, round_case
 from support.tolerance import TOLERANCES
@@ -39,35 +38,20 @@ ROUNDS = (
 )
 
 
-def hold(case):
-    """Whole numbers exactly, others within their tolerance; in every place, also where nothing is."""
-    found, expected = bind_case(case).run(), run_references(case)
-    assert found.keys() >= expected.keys()
-    for name, want in expected.items():
-        if want.dtype.is_floating_point:
-            torch.testing.assert_close(
-                found[name].double(), want.double(), rtol=TOLERANCE.relative, atol=TOLERANCE.absolute,
-                equal_nan=True, msg=lambda text, name=name: f"{name}: {text}",
-            )  # fmt: skip
-        else:
-            assert torch.equal(found[name], want), name
-    return found
-
-
 @pytest.mark.parametrize(("name", "depth", "width", "draws"), ROUNDS, ids=str)
 def test_a_round_gives_what_the_references_give(name, depth, width, draws):
     case = round_case(Maker(f"{name} {depth}x{width} {draws}"), MODELS[name](), depth, width, draws)
-    found = hold(case)
+    found = hold(case, TOLERANCE)
     assert (found[f"level{depth - 1}.tokens"][0, 0] != NO_TOKEN).all()
 
 
 def test_heads_without_a_cache_give_what_the_references_give():
     config = MedusaConfig(2, 1, TARGET.hidden_size, TARGET.vocab_size, True, draft_vocab_size=97)
-    hold(medusa_case(Maker("medusa"), config, 2, 3))
+    hold(medusa_case(Maker("medusa"), config, 2, 3), TOLERANCE)
 
 
 def test_a_chain_is_taken_in_without_a_tree():
-    hold(round_case(Maker("chunk"), MODELS["eagle1"](), 0, 1))
+    hold(round_case(Maker("chunk"), MODELS["eagle1"](), 0, 1), TOLERANCE)
 
 
 def test_a_sequence_has_the_same_tree_alone_and_among_others():

@@ -3,11 +3,16 @@
 Run: TRITON_INTERPRET=1 pytest tests/interpret/test_expand_tree.py
 """
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import draft_cases
+from support.cpu_pass import run_on_cpu, run_references
 from support.cuda_sampling import NAN, numbers, whole
+from support.device_pass import bind_case
+from support.kernel_case import Maker
 
 from tspec.core.errors import ContractError
 from tspec.core.sampling import NO_TOKEN
@@ -88,9 +93,19 @@ def test_candidates_run_out_and_padding_has_its_own_bit_alone():
 
 def test_a_score_of_nan_is_never_taken():
     tokens, logprobs = whole(1, 2, 3).view(1, 1, 3), numbers(NAN, -2, NAN).view(1, 1, 3)
-    found = run(tokens, logprobs, None, None, whole(2), first_node=0, depth=0, width=2)
+    found = hold(tokens, logprobs, None, None, whole(2), first_node=0, depth=0, width=2)
     assert found["next_tokens"].tolist() == [[2, 0]] and found["next_from"].tolist() == [[1, 0]]
     assert found["scores"].flatten().tolist() == [-torch.inf, -2, -torch.inf]
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_the_cpu_and_the_device_count_nan_as_the_reference_does(level):
+    case = draft_cases.expand_tree(Maker("nans"), 3, 4, (3, 1, 0, 2), level, nans=True)
+    expected = run_references(case)
+    assert np.isnan(case.inputs["top_logprobs"]).any()
+    for found in (run_on_cpu(case), bind_case(case).run()):
+        for name, want in expected.items():
+            assert torch.equal(found[name].to(want.dtype), want), name
 
 
 def test_the_last_bits_of_a_mask_are_used_and_none_behind_them():

@@ -170,9 +170,18 @@ def target_tokens(make: Maker, vocab: int) -> Value:
 
 
 def expand_tree(
-    make: Maker, width: int, most: int, counts: tuple[int, ...], level: int = 0, ties: bool = False
+    make: Maker,
+    width: int,
+    most: int,
+    counts: tuple[int, ...],
+    level: int = 0,
+    ties: bool = False,
+    nans: bool = False,
 ) -> Case:
-    """Candidates of the root at level 0, later of a level; some are missing, with `ties` many are equal."""
+    """Candidates of the root at level 0, later of a level; some are missing, with `ties` many are equal.
+
+    nans  a third of all log-probabilities, and the score of the first row, are no numbers
+    """
     rows, random = len(counts), np.random.default_rng(make.seed)
     live = level_nodes(counts, width)
     num_rows = width if level else 1
@@ -181,6 +190,8 @@ def expand_tree(
     logprobs = np.sort(-random.exponential(2.0, tokens.shape).astype(np.float32))[..., ::-1].copy()
     if ties:
         logprobs = np.round(logprobs)
+    if nans:
+        logprobs[random.random(logprobs.shape) < 1 / 3] = np.nan
     for row in range(rows):  # of the last candidates of some rows there are none
         at = random.integers(0, num_rows)
         gone = random.integers(0, most + 1)
@@ -197,6 +208,8 @@ def expand_tree(
         above = Value("row_ancestors", ("B", "W"), I64, Role.INPUT)
         build.nodes = Nodes(ancestors=above, num_nodes=LEVEL_NODES, dim="W", first_node=(level - 1) * width)
         table = -random.exponential(1.0, (rows, width)).astype(np.float32)
+        if nans:
+            table[0, 0] = np.nan
         inputs["row_scores"] = np.round(table) if ties else table
         inputs["row_ancestors"] = random_masks(random, rows, width, level)
     outs = build.expand_tree("draft", *values, scores, width)
@@ -315,6 +328,19 @@ TREE_KERNELS = [
         for counts in ((12,), RAGGED, GAPS)
         for level in (0, 1, 4)
         for ties in (False, True)
+    ),
+    *(
+        _case(
+            "expand_tree",
+            f"3x4-{RAGGED}-level {level}-nans",
+            expand_tree,
+            width=3,
+            most=4,
+            counts=RAGGED,
+            level=level,
+            nans=True,
+        )
+        for level in (0, 1)
     ),
     *(
         _case(

@@ -1,10 +1,10 @@
 """Small graphs, random values for them, and what they are evaluated with."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from tspec.core.config import ModelConfig
 from tspec.core.dtypes import DType
@@ -15,6 +15,9 @@ from tspec.graph.evaluate import evaluate
 from tspec.graph.ir import Graph, Role, Value
 from tspec.graph.show import show
 from tspec.kernels.reference import REFERENCES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 TINY = ModelConfig(
     architecture="llama",
@@ -42,14 +45,14 @@ def ops_text(graph: Graph) -> str:
     return "\n".join(line.strip() for line in lines[1 + len(graph.inputs) :])
 
 
-def hf_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+def hf_tensors(model: "PreTrainedModel") -> dict[str, torch.Tensor]:
     """The model's tensors by name, and the rotary tables as it computes them."""
     cos, sin = model.model.rotary_emb(torch.zeros(1), torch.arange(MAX_POSITIONS)[None])
     half = cos.shape[-1] // 2
     return dict(model.state_dict()) | {"rope.cos": cos[0, :, :half], "rope.sin": sin[0, :, :half]}
 
 
-def hf_logits(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
+def hf_logits(model: "PreTrainedModel", tokens: list[int]) -> torch.Tensor:
     """[len(tokens), vocabulary], with nothing cached."""
     with torch.no_grad():
         return model(torch.tensor([tokens]), use_cache=False).logits[0]

@@ -34,7 +34,7 @@ MAX_REGISTERS = {
     "parent_rows": 48,
     "concat": 48,
     "silu_add": 48,
-    "rms_norm": 96,
+    "rms_norm": 128,  # as many as a thread of 16 warps can have: the widest row is one tile
     "keep_features": 48,
     "read_features": 48,
     "expand_tree": 128,

@@ -135,6 +135,16 @@ class DevicePlan:
             each()
 
 
+def check_plan(plan: Plan) -> None:
+    """Refuse what no kernel takes, before anything of a model is loaded or compiled.
+
+    Errors   ContractError for rows that are too wide for a norm by itself
+    """
+    for launch in plan.launches:
+        if launch.kind == "rms_norm":
+            norm.check_cols(plan.buffers[launch.outputs[0]].shape[-1])
+
+
 def bind_device_plan(plan: Plan, model: DeviceModel, memory: SharedMemory | None = None) -> DevicePlan:
     """Give `plan` its memory on the device: what `memory` shares with other plans, None for its own.
 

@@ -164,7 +164,7 @@ def expand_tree(counter, num_sequences, scores, level_nodes, candidates, level):
 
 @native()
 def _score(seq, live, candidates, scores):
-    """scores = row_scores + logprobs; minus infinity where there is no node or no token."""
+    """scores = row_scores + logprobs; minus infinity where there is no node, no token, or no number."""
     for row in range(candidates.rows):
         here = seq * candidates.rows + row
         above = ZERO
@@ -174,7 +174,7 @@ def _score(seq, live, candidates, scores):
             score = LOWEST
             if row < live and load_i32(candidates.tokens + at) != NOTHING:
                 score = above + load_f32(candidates.logprobs + at)
-            store_f32(scores + at, score)
+            store_f32(scores + at, LOWEST if score != score else score)
 
 
 @native()

@@ -31,7 +31,7 @@ EXPAND_TREE = """
 COLS = (576, 4096)
 """A narrow row, and one of several pieces, whose features begin at a known column."""
 
-NORM_COLS = (576, 4096, 16384)
+NORM_COLS = (576, 4096, 24576, 32768)
 TREES = ((1, 10, 10), (10, 10, 10), (1, 1, 1), (64, 64, 64))
 """Rows of a level, candidates a row, width of the next level."""
 

@@ -145,7 +145,8 @@ def expand_tree(
 ) -> tuple[torch.Tensor, ...]:
     """Score the candidates below a level, and make the best of them the next level.
 
-    scores = row_scores + logprobs; those of rows that are no nodes of the level, and of NO_TOKEN, are minus infinity.
+    scores = row_scores + logprobs; those of rows that are no nodes of the level, of NO_TOKEN, and that are no numbers
+    are minus infinity.
     Row r of R = 1 is always live where level_nodes is above 0. The next level takes the `level_nodes` best scores, of
     equal ones the one with the lowest index r * N + place, which is `next_from`; their masks are those of the row
     they hang on, and their own bit, first_node + node. next_depth is `depth`. Where candidates run out, and in
@@ -156,7 +157,7 @@ def expand_tree(
     above = torch.zeros(logprobs.shape[:2]) if row_scores is None else row_scores
     scores = above[..., None].float() + logprobs
     live = torch.arange(rows)[None] < level_nodes.clamp(max=rows)[:, None]
-    scores = scores.masked_fill(~live[..., None] | (tokens == NO_TOKEN), -torch.inf)
+    scores = scores.masked_fill(~live[..., None] | (tokens == NO_TOKEN) | scores.isnan(), -torch.inf)
     batch = len(tokens)
     next_tokens, next_from = torch.zeros(2, batch, width, dtype=torch.int32)
     next_scores = torch.full((batch, width), -torch.inf, dtype=torch.float32)
