@@ -143,6 +143,7 @@ def _assemble(speculative: SpeculativeConfig, loading: "_Loading", trace: TraceF
         max_candidates=loading.max_candidates,
         node_budget=cheap if costs is None else AUTO_NODES,
         num_cheap_nodes=cheap,
+        costs=costs,
         trace=trace,
         acceptance=speculative.acceptance,
         # A device computes padding, and captures buckets ahead; features are kept of accepted nodes alone.

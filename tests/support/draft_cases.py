@@ -188,8 +188,7 @@ def expand_tree(
     dim, build = "W" if level else 1, GraphBuilder("case")
     tokens = random.integers(0, 50, (rows, num_rows, most)).astype(np.int32)
     logprobs = np.sort(-random.exponential(2.0, tokens.shape).astype(np.float32))[..., ::-1].copy()
-    if ties:
-        logprobs = np.round(logprobs)
+    logprobs = np.round(logprobs) if ties else logprobs
     if nans:
         logprobs[random.random(logprobs.shape) < 1 / 3] = np.nan
     for row in range(rows):  # of the last candidates of some rows there are none
