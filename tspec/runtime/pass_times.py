@@ -11,7 +11,7 @@ from tspec.core.tree import MAX_NODES, chain
 from tspec.runtime.buckets import smallest_bucket
 from tspec.runtime.inputs import Executor, PassInputs
 
-REPEATS = 3
+REPEATS = 2
 """Each pass counts as the fastest of so many: what others do on the machine only makes passes slower."""
 LONG_CONTEXT = 1024
 """Tokens of context that the second time of a pass is taken with, where there is room for them."""
