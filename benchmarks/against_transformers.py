@@ -26,7 +26,8 @@ NUM_TOKENS = 64
 def measure(folder: Path, rounds: int) -> dict[str, float]:
     """Tokens a second, medians over rounds in which each engine decodes the prompt once."""
     torch.set_num_threads(usable_cpus())
-    with LLM(folder, max_model_len=2048) as llm, LLM(folder, max_model_len=2048, dtype="float32") as wide:
+    options = {"max_model_len": 2048, "speculative_config": {"method": "none"}}
+    with LLM(folder, **options) as llm, LLM(folder, dtype="float32", **options) as wide:
         prompt = llm.encode_chat([{"role": "user", "content": PROMPT}])
         ways: dict[str, Callable[[], float]] = {
             "tspec bfloat16": lambda: _ours(llm, prompt),

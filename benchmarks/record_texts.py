@@ -45,7 +45,9 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=160)
     args = parser.parse_args()
     drawn = draw_prompts(args.prompts, args.texts)
-    with LLM(args.checkpoint or ensure_demo_model(), max_model_len=2048) as llm:
+    with LLM(
+        args.checkpoint or ensure_demo_model(), max_model_len=2048, speculative_config={"method": "none"}
+    ) as llm:
         prompts = [llm.encode_chat([{"role": "user", "content": prompt}]) for _, prompt in drawn]
         params = SamplingParams(max_tokens=args.max_tokens)
         results = llm.generate(prompts, params, use_progress=True)
