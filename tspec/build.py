@@ -123,7 +123,7 @@ def _assemble(speculative: SpeculativeConfig, loading: "_Loading", trace: TraceF
     costs = None
     if speculative.method == "auto":
         sizes = (loading.max_candidates, ready.max_num_seqs, loading.max_model_len)
-        costs = time_costs(ready.executor, loading.num_cheap_nodes, *sizes, is_padded=is_cuda)
+        costs = time_costs(ready.executor, speculative, loading.num_cheap_nodes, *sizes, is_padded=is_cuda)
     if trace is not None:
         trace.start(costs)
     cheap = MAX_NODES if is_cuda else loading.num_cheap_nodes
@@ -131,13 +131,19 @@ def _assemble(speculative: SpeculativeConfig, loading: "_Loading", trace: TraceF
         loading.config,
         ready.executor,
         make_proposer(
-            speculative, loading.max_candidates, draft, ready.proposer, costs, loading.max_model_len
+            speculative,
+            loading.max_candidates,
+            draft,
+            ready.proposer,
+            costs,
+            loading.max_model_len,
         ),
         max_model_len=loading.max_model_len,
         max_num_seqs=ready.max_num_seqs,
         max_candidates=loading.max_candidates,
         node_budget=cheap if costs is None else AUTO_NODES,
         num_cheap_nodes=cheap,
+        costs=costs,
         trace=trace,
         acceptance=speculative.acceptance,
         # A device computes padding, and captures buckets ahead; features are kept of accepted nodes alone.

@@ -1,13 +1,17 @@
 """From what a user asks of speculation to a proposer: lookups, a model, or all of them in one tree."""
 
+import statistics
+import time
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from tspec.build_draft import Draft, method_of, open_draft
 from tspec.core.config import ModelConfig
 from tspec.core.dtypes import DType
 from tspec.core.pass_costs import PassCosts
-from tspec.core.proposer import CachingProposer, Proposer, RankedProposer
+from tspec.core.proposer import CachingProposer, Committed, DraftBatch, Proposer, RankedProposer
 from tspec.core.speculative_config import MODEL_METHODS, UNION_METHODS, SpeculativeConfig
 from tspec.core.tree import MAX_NODES
 from tspec.proposers.caching_union import CachingUnion
@@ -18,10 +22,11 @@ from tspec.proposers.suffix import SuffixProposer
 from tspec.proposers.union import MOST_LOOKED_UP, Union
 from tspec.runtime.buckets import NODES
 from tspec.runtime.inputs import Executor
-from tspec.runtime.pass_times import time_passes
+from tspec.runtime.pass_times import pass_s, time_passes
 
 AUTO_CANDIDATES = 15
 """Most candidates of a sequence that are weighed: beyond, even a copied text gains less than the nodes cost."""
+ASK_REPEATS = 7
 AUTO_NODES = 256
 """Nodes that passes may have in all where each candidate is weighed: what a pass needs memory for."""
 
@@ -63,6 +68,7 @@ def most_candidates(speculative: SpeculativeConfig, num_cheap: int, draft: Draft
 
 def time_costs(
     executor: Executor,
+    speculative: SpeculativeConfig,
     num_cheap_nodes: int,
     max_candidates: int,
     max_rows: int,
@@ -70,7 +76,7 @@ def time_costs(
     *,
     is_padded: bool,
 ) -> PassCosts:
-    """Time the passes that tell what candidates cost, up to as many nodes as passes will have."""
+    """Time passes of up to as many nodes as there will be, and what comes between them."""
     most = min(MAX_NODES, (max_candidates + 1) * (2 if max_rows > 1 else 1))
     if is_padded:
         counts = {size for size in NODES if size <= max_candidates + 1}
@@ -79,7 +85,8 @@ def time_costs(
         cheap = num_cheap_nodes
         counts = {1, cheap // 2, cheap, cheap + 1, 2 * cheap, max_candidates + 1, most}
     num_nodes = sorted(count for count in counts if 1 <= count <= most)
-    return time_passes(executor, num_nodes, max_model_len - MAX_NODES, is_padded=is_padded)
+    costs = time_passes(executor, num_nodes, max_model_len - MAX_NODES, is_padded=is_padded)
+    return replace(costs, ask_s=_ask_s(executor, speculative, costs))
 
 
 def make_proposer(
@@ -118,13 +125,7 @@ def _make_union(
     costs: PassCosts,
     max_model_len: int,
 ) -> Union:
-    asked = replace(speculative, num_speculative_tokens=MOST_LOOKED_UP)
-    lookups: list[RankedProposer] = [
-        NgramProposer(asked, grows_with_match=False),
-        SuffixProposer(asked, max_candidates=MOST_LOOKED_UP),
-    ]
-    for lookup in lookups:
-        lookup.warm_up()
+    lookups = _lookups(speculative)
     if draft is None or model is None:
         union = Union(speculative.method, lookups, costs)
     else:
@@ -134,3 +135,33 @@ def _make_union(
         union = CachingUnion(speculative.method, lookups, model, turns, costs)
     union.warm_up()
     return union
+
+
+def _lookups(speculative: SpeculativeConfig) -> list[RankedProposer]:
+    asked = replace(speculative, num_speculative_tokens=MOST_LOOKED_UP)
+    lookups: list[RankedProposer] = [
+        NgramProposer(asked, grows_with_match=False),
+        SuffixProposer(asked, max_candidates=MOST_LOOKED_UP),
+    ]
+    for lookup in lookups:
+        lookup.warm_up()
+    return lookups
+
+
+def _ask_s(executor: Executor, speculative: SpeculativeConfig, costs: PassCosts) -> float:
+    """Seconds of a round of lookups behind a pass, which leaves nothing of them in the caches: median of several."""
+    spare, slot, root = (
+        Union("auto", _lookups(speculative), costs),
+        np.zeros(1, np.int32),
+        np.ones(1, np.int32),
+    )
+    spare.warm_up()
+    spare.admit(0, np.array([*range(1, 33), *range(1, 9), *range(40, 64), 1], dtype=np.int32))
+    seconds = []
+    for _ in range(ASK_REPEATS):
+        pass_s(executor, 1, 0)
+        start_s = time.perf_counter()
+        spare.propose(DraftBatch(slot, root, 8 * root, contexts=64 * root))
+        spare.observe(Committed(slot, root[None], root, slot))
+        seconds.append(time.perf_counter() - start_s)
+    return statistics.median(seconds)

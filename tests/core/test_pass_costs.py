@@ -50,6 +50,7 @@ def test_as_json():
         "seconds": [1.0, 4.0, 6.0],
         "context_s": [0.0, 3e-3, 3e-3],
         "is_padded": False,
+        "ask_s": 0.0,
     }
 
 

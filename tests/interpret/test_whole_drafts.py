@@ -12,7 +12,9 @@ from support.head_checkpoints import write_authors, write_medusa, write_speculat
 from support.tiny_heads import frequent_ids, tiny_eagle, tiny_medusa
 from support.tiny_models import tiny_checkpoint
 
+from tspec import build_proposer
 from tspec.build import load_config
+from tspec.proposers.model_turns import DraftCosts
 from tspec.runtime import cuda_executor
 from tspec.runtime.cuda_bind import DeviceModel
 
@@ -75,7 +77,6 @@ def on_device(folders, monkeypatch):
         ("eagle1", "eagle", CHAIN),
         ("eagle3", "eagle3", TREE),
         ("medusa", "medusa", TREE),
-        ("draft", "union", CHAIN),
     ],
 )
 def test_texts_are_those_of_plain_decoding_on_the_cpu(folders, plain, on_device, name, method, shape):
@@ -85,6 +86,16 @@ def test_texts_are_those_of_plain_decoding_on_the_cpu(folders, plain, on_device,
     assert outputs(greedy) == plain["greedy"]
     assert outputs(sampled) == plain["sampled"]
     assert all(each.stats.num_candidates > 0 for each in (*greedy, *sampled))
+    engine.close()
+
+
+def test_lookups_beside_a_draft_keep_texts(folders, plain, on_device, monkeypatch):
+    """Its rounds are not timed here: that takes half a minute."""
+    monkeypatch.setattr(build_proposer, "time_rounds", lambda model, depth: DraftCosts(1e-4, 1e-4, 0.0))
+    engine = on_device(method="union", model=folders / "draft", **CHAIN)
+    assert outputs(run(engine, *PROMPTS, max_tokens=NUM_TOKENS)) == plain["greedy"]
+    assert outputs(run(engine, *PROMPTS, max_tokens=NUM_TOKENS, **SAMPLED)) == plain["sampled"]
+    assert engine.metrics().sources["draft_model"].num_trees > 0
     engine.close()
 
 

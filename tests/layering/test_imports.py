@@ -93,7 +93,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "prometheus": ("prometheus_client",),
     "build": ("torch",),
     "build_draft": ("numpy", "torch"),
-    "build_proposer": (),
+    "build_proposer": ("numpy",),
     "progress": ("rich",),
     "requests": ("numpy",),
     "llm": (),

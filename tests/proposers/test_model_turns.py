@@ -16,6 +16,7 @@ from tspec.core.proposer import CacheRows, DraftBatch
 from tspec.core.sampling import DRAWN_CHAIN
 from tspec.proposers.caching_union import CachingUnion
 from tspec.proposers.model_turns import DraftCosts, ModelTurns, Outlook, expected_tokens, time_rounds
+from tspec.proposers.union_rows import PassPrices
 
 WORDS, DEPTH = 5000, 4
 CHEAP = DraftCosts(first_s=0.003, level_s=0.0015, token_s=0.00003)
@@ -132,10 +133,10 @@ def test_a_model_that_becomes_good_again_is_taken_up_again():
 
 
 def test_what_it_has_not_taken_in_makes_its_round_dear():
-    batch, outlook, node_s = plan_inputs()
+    batch, outlook = plan_inputs()
     turns = ModelTurns(DraftCosts(0.003, 0.0015, 0.001), DEPTH, 1)
     none = np.zeros((1, DEPTH + 1))
-    plans = [turns.plan(batch, outlook, np.zeros(1), none, none, int32(late), node_s) for late in (1, 8, 40)]
+    plans = [turns.plan(batch, outlook, np.zeros(1), none, none, int32(late)) for late in (1, 8, 40)]
     assert [plan.depth > 0 for plan in plans] == [True, True, False]
     assert plans[0].seconds == pytest.approx(0.003 + 0.0015 * (plans[0].depth - 1))
     extra = (plans[1].depth - plans[0].depth) * 0.0015
@@ -144,8 +145,12 @@ def test_what_it_has_not_taken_in_makes_its_round_dear():
 
 def plan_inputs(num_beside=0, most=8):
     batch = DraftBatch(int32(0), int32(5), int32(most), num_beside=num_beside)
-    outlook = Outlook(int32(0), 1 / 0.0127, 0.0, 0.0127, 0.0127)
-    return batch, outlook, MEASURED.by_nodes(500)
+    return batch, outlook_of(MEASURED, int32(0), 1 / 0.0127, 0.0, 0.0127, 0.0127, num_beside=num_beside)
+
+
+def outlook_of(costs, contexts, rate, gain, pass_s, plain_s, num_beside=0):
+    prices = PassPrices(contexts, costs.by_nodes(500), costs.by_context(), num_beside, rate, False)
+    return Outlook(prices, rate, gain, pass_s, plain_s)
 
 
 def test_prompts_beside_are_no_candidates():
@@ -153,35 +158,34 @@ def test_prompts_beside_are_no_candidates():
     costs = PassCosts((1, 2), (0.01, 0.011), (0.0, 0.0))
     none, found = np.zeros((1, DEPTH + 1)), []
     for num_beside in (0, 100):
-        batch, outlook, _ = plan_inputs(num_beside)
-        turns, node_s = ModelTurns(CHEAP, DEPTH, 1), costs.by_nodes(500)
-        found.append(turns.plan(batch, outlook, np.zeros(1), none, none, int32(1), node_s).depth)
+        batch, _ = plan_inputs(num_beside)
+        outlook = outlook_of(costs, int32(0), 1 / 0.0127, 0.0, 0.0127, 0.0127, num_beside)
+        turns = ModelTurns(CHEAP, DEPTH, 1)
+        found.append(turns.plan(batch, outlook, np.zeros(1), none, none, int32(1)).depth)
     assert found[0] == found[1] > 0
 
 
 def test_a_tree_is_grown_whole():
-    batch, outlook, node_s = plan_inputs(most=20)
+    batch, outlook = plan_inputs(most=20)
     free = DraftCosts(1e-6, 1e-3, 0.0)
     none = np.zeros((1, DEPTH + 1))
     for per_level in (1, 3):
         turns = ModelTurns(free, DEPTH, per_level)
         bad, many = none.copy(), none + 16  # right at the first level alone
         bad[:, 1] = 16
-        plan = turns.plan(batch, outlook, np.zeros(1), bad, many, int32(1), node_s)
+        plan = turns.plan(batch, outlook, np.zeros(1), bad, many, int32(1))
         assert plan.depth == (1 if per_level == 1 else 0)
-        good = turns.plan(batch, outlook, np.zeros(1), many, many, int32(1), node_s)
+        good = turns.plan(batch, outlook, np.zeros(1), many, many, int32(1))
         assert good.depth == DEPTH
 
 
 def test_rows_without_room_and_rows_of_better_lookups_are_left_alone():
     slots = int32(0, 1, 2)
     batch = DraftBatch(slots, slots, int32(8, 1, 8))
-    outlook = Outlook(0 * slots, 3 / 0.0134, 2.9, 0.0144, 0.0134)
+    outlook = outlook_of(MEASURED, 0 * slots, 3 / 0.0134, 2.9, 0.0144, 0.0134)
     none = np.zeros((3, DEPTH + 1))
     turns = ModelTurns(DraftCosts(1e-5, 1e-6, 0.0), DEPTH, 1)
-    found = turns.plan(
-        batch, outlook, np.array([0.0, 0.0, 2.9]), none, none, slots * 0 + 1, MEASURED.by_nodes(99)
-    )
+    found = turns.plan(batch, outlook, np.array([0.0, 0.0, 2.9]), none, none, slots * 0 + 1)
     assert found.rows.tolist() == [0]
 
 
@@ -287,7 +291,7 @@ def test_its_cache_is_that_of_the_union():
 def test_rounds_are_timed_where_nobody_waits():
     """A model that is slow at each level and each token; the slot is free again."""
     model = Slow()
-    costs = time_rounds(model, 3)
+    costs = time_rounds(model, 3, 512)
     assert costs.first_s == pytest.approx(0.004, abs=0.004)
     assert costs.level_s == pytest.approx(0.01, abs=0.004)
     assert costs.token_s == pytest.approx(0.001, abs=0.0004)

@@ -115,7 +115,7 @@ def test_a_request_may_be_dropped_before_and_after_it_gave_way(engine, alone, wh
     dropped = sequences[2]
     while dropped.num_output < 60:
         step(engine)
-    engine._node_budget = 8  # so that its text takes several steps
+    engine._num_cheap_nodes = 8  # so that its text takes several steps
     if when != "running":
         engine.scheduler.preempt(dropped)
     if when == "in its prompt again":

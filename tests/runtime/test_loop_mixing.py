@@ -352,3 +352,14 @@ def test_prompts_make_a_pass_seven_fourths_as_large_at_most_or_fill_it_up(num_no
 def test_a_whole_chunk_goes_along_where_more_wait_than_decode():
     assert prompt_tokens_beside(3, 8, num_decoding=3, num_prefilling=3) == 5
     assert prompt_tokens_beside(3, 8, num_decoding=3, num_prefilling=4) == MAX_NODES
+
+
+@given(num_decoding=st.integers(1, 40), slope=st.floats(0.0, 0.2))
+def test_known_times_let_prompts_fill_a_pass_up_to_what_it_may_take(num_decoding, slope):
+    node_s = 1.0 + slope * np.arange(256)
+    tokens = prompt_tokens_beside(num_decoding, 1, num_decoding, 1, node_s)
+    least = prompt_tokens_beside(num_decoding, 1, num_decoding, 1)
+    assert least <= tokens <= 64
+    assert tokens == least or node_s[num_decoding + tokens] < 1.75 * node_s[num_decoding] * (1 + 1e-9)
+    is_full = node_s[num_decoding + tokens + 1] >= 1.75 * node_s[num_decoding] * (1 - 1e-9)
+    assert is_full or tokens == 64

@@ -186,7 +186,15 @@ def expand_tree(
     live = level_nodes(counts, width)
     num_rows = width if level else 1
     dim, build = "W" if level else 1, GraphBuilder("case")
-    tokens, logprobs = _candidates(random, (rows, num_rows, most), ties, nans)
+    tokens = random.integers(0, 50, (rows, num_rows, most)).astype(np.int32)
+    logprobs = np.sort(-random.exponential(2.0, tokens.shape).astype(np.float32))[..., ::-1].copy()
+    logprobs = np.round(logprobs) if ties else logprobs
+    if nans:
+        logprobs[random.random(logprobs.shape) < 1 / 3] = np.nan
+    for row in range(rows):  # of the last candidates of some rows there are none
+        at = random.integers(0, num_rows)
+        gone = random.integers(0, most + 1)
+        tokens[row, at, most - gone :], logprobs[row, at, most - gone :] = NO_TOKEN, -np.inf
     inputs = make.inputs(chains([max(count, 1) for count in counts]))
     inputs |= {"level_nodes": live, "top": tokens, "top_logprobs": logprobs}
     values = [
@@ -205,24 +213,6 @@ def expand_tree(
         inputs["row_ancestors"] = random_masks(random, rows, width, level)
     outs = build.expand_tree("draft", *values, scores, width)
     return finish(make, build, outs, inputs, width=width)
-
-
-def _candidates(
-    random: np.random.Generator, shape: tuple[int, int, int], ties: bool, nans: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens and log-probabilities; of the last candidates of some rows there are none."""
-    rows, num_rows, most = shape
-    tokens = random.integers(0, 50, shape).astype(np.int32)
-    logprobs = np.sort(-random.exponential(2.0, shape).astype(np.float32))[..., ::-1].copy()
-    if ties:
-        logprobs = np.round(logprobs)
-    if nans:
-        logprobs[random.random(shape) < 1 / 3] = np.nan
-    for row in range(rows):
-        at = random.integers(0, num_rows)
-        gone = random.integers(0, most + 1)
-        tokens[row, at, most - gone :], logprobs[row, at, most - gone :] = NO_TOKEN, -np.inf
-    return tokens, logprobs
 
 
 def random_masks(random: np.random.Generator, rows: int, width: int, level: int) -> np.ndarray:

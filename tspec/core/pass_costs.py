@@ -15,6 +15,7 @@ class PassCosts:
     nodes      numbers of nodes that were timed, from 1 on, rising
     seconds    of a pass with so many nodes in all, on contexts of no length
     context_s  more for each token of context of a sequence that has so many nodes
+    ask_s      of asking all lookups of a union for one sequence
     is_padded  whether rows and nodes that only fill a bucket cost as much as others
     """
 
@@ -22,6 +23,7 @@ class PassCosts:
     seconds: tuple[float, ...]
     context_s: tuple[float, ...]
     is_padded: bool = False
+    ask_s: float = 0.0
 
     def __post_init__(self) -> None:
         lengths = {len(self.nodes), len(self.seconds), len(self.context_s)}
@@ -69,6 +71,7 @@ class PassCosts:
             "seconds": list(self.seconds),
             "context_s": list(self.context_s),
             "is_padded": self.is_padded,
+            "ask_s": self.ask_s,
         }
 
 

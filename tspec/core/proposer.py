@@ -98,7 +98,6 @@ class Decision:
     pass_s, plain_s   seconds of the verify pass, and of one without candidates
     draft_s           seconds of a model's round before it, 0 for none
     rate              tokens a second that time is worth: what the running texts make of it
-    speed_ups         of each row: what its text got from speculation lately, by predicted times
     """
 
     expected_tokens: float
@@ -106,20 +105,21 @@ class Decision:
     plain_s: float
     draft_s: float
     rate: float
-    speed_ups: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
     """What one round committed: row `row` of slot `slots[row]` gained `tokens[row, :counts[row]]`.
 
-    slots int32 [B]; tokens int32 [B, D + 1]; counts int32 [B]; num_accepted int32 [B] counts candidates.
+    slots int32 [B]; tokens int32 [B, D + 1]; counts int32 [B]; num_accepted int32 [B] counts candidates;
+    pass_s seconds of the verify pass, 0 where there was none.
     """
 
     slots: np.ndarray
     tokens: np.ndarray
     counts: np.ndarray
     num_accepted: np.ndarray
+    pass_s: float = 0.0
 
 
 class Proposer(Protocol):

@@ -19,7 +19,7 @@ GROUP_BOUNDS = (0.25, 0.5, 0.75)
 NUM_GROUPS = len(GROUP_BOUNDS) + 1
 MAX_DEPTH = 16
 """Depths that are told apart."""
-ALONE, SHARED = 0.8, 1.2
+ALONE, SHARED = 0.7, 1.0
 """What a prior is multiplied by, where one of several proposers gives a candidate, and where more do."""
 
 

@@ -57,9 +57,10 @@ class CachingUnion(Union):
         most = 1 + turn.depth * self._turns.per_level
         asked[turn.rows] = np.minimum(batch.max_nodes[turn.rows], most)
         grown = self._ask(self._num_lookups, replace(batch, max_nodes=asked))
+        outlook = self._gather(batch, [grown], self._num_lookups)
         if grown.draft_logprobs is not None:
             return self._with_drawn(batch, outlook, turn, grown)
-        return self._decide(batch, self._choose(batch), turn.seconds)
+        return self._decide(batch, outlook, turn.seconds)
 
     def _plan(self, batch: DraftBatch, outlook: Outlook) -> Turn:
         caches, known = batch.caches, self._known
@@ -75,7 +76,6 @@ class CachingUnion(Union):
             known.depth_hits[self._num_lookups, batch.slots],
             known.depth_trials[self._num_lookups, batch.slots],
             np.maximum(1, late),
-            self._node_s,
         )
 
     def _with_drawn(
@@ -100,6 +100,6 @@ class CachingUnion(Union):
             sources[row, 1 : num_nodes[row]] = 1 << self._num_lookups
             is_sampled[row, :end] = drawn.is_sampled[row, :end]
             logprobs[row, :end] = drawn.draft_logprobs[row, :end]
-        pass_s = self._pass_s(num_nodes, outlook.contexts, batch.num_beside)
-        self.last_decision = replace(self.last_decision, pass_s=pass_s)
+        self.last_decision = replace(self.last_decision, pass_s=self._pass_s(num_nodes, outlook.prices))
+        self._num_nodes = 0 if batch.num_beside else int(num_nodes.sum())
         return CandidateTrees(tokens, parents, num_nodes, is_sampled, logprobs, sources=sources)

@@ -13,6 +13,7 @@ import numpy as np
 from tspec.core.proposer import CacheRows, CachingProposer, Committed, DraftBatch, DraftSampling
 from tspec.core.shapes import blocks_for
 from tspec.core.tree import MAX_NODES
+from tspec.proposers.union_rows import PassPrices
 
 PRIOR_CHANCE = 0.7
 """Chance that a model's candidate is right, before it is known: so a model is tried at once."""
@@ -51,7 +52,7 @@ class DraftCosts:
 class Outlook:
     """What lookups promise for a round: see union_rows.choose_nodes."""
 
-    contexts: np.ndarray
+    prices: PassPrices
     rate: float
     gain: float
     pass_s: float
@@ -94,14 +95,13 @@ class ModelTurns:
         hits: np.ndarray,
         trials: np.ndarray,
         num_late: np.ndarray,
-        node_s: np.ndarray,
     ) -> Turn:
         """Return the turn that is worth most, NO_TURN where lookups alone are.
 
         Shapes   gains float64 [B]: expected tokens of the lookups' candidates; hits, trials float64 [B, D + 1]: see
-                 Acceptance; num_late int32 [B]; node_s float64 [N]: seconds of a pass by nodes
+                 acceptance_rows.Known; num_late int32 [B]
         """
-        may = batch.max_nodes > 1
+        may, node_s = batch.max_nodes > 1, outlook.prices.node_s
         promises = expected_tokens(hits, trials, self.depth)
         best, best_gain = NO_TURN, max(outlook.gain, 0.0)
         for depth in self._depths():

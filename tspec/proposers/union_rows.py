@@ -91,16 +91,15 @@ def choose_nodes(pool, limits, prices):
     limits    int32 [B]  most nodes of a row
     Returns   (what that is more than without candidates, seconds of the pass, seconds without candidates)
     """
-    rows, room = len(limits), pool.parents.shape[1]
-    scores = _scores(pool, rows)
+    rows = len(limits)
+    scores, places = _scores(pool, rows)
     order = np.argsort(-scores, kind="mergesort")
     num_chosen, widest, total = np.ones(rows, dtype=np.int32), 1, rows + prices.num_beside
-    pool.is_chosen[:rows, :] = False
     extra_s = prices.contexts.sum() * prices.context_s[1]
     plain_s = _pass_s(prices, rows, widest, total) + extra_s
     expected, best_gain, best, best_s = 0.0, 0.0, 0, plain_s
     for number in range(len(order)):
-        row, node = order[number] // room, order[number] % room
+        row, node = places[order[number]]
         if scores[order[number]] <= 0:
             break
         if num_chosen[row] >= min(limits[row], MAX_NODES) or not _has_parent(pool, row, node):
@@ -115,33 +114,38 @@ def choose_nodes(pool, limits, prices):
         gain = expected - prices.rate * (seconds - plain_s)
         if gain > best_gain:
             best, best_gain, best_s = number + 1, gain, seconds
-    _keep_first(pool, order, scores, best, rows)
+    _keep_first(pool, order, scores, places, best, rows)
     return best_gain, best_s, plain_s
 
 
 @native()
 def _scores(pool, rows):
-    """Chance that a node and all before it are right, of all rows one after another; 0 for roots and padding."""
-    room = pool.parents.shape[1]
-    scores, left = np.zeros(rows * room), np.empty(room)
+    """Chance that a candidate and all before it are right, of all candidates; and their places, int32 [n, 2]."""
+    num_candidates = 0
     for row in range(rows):
-        left[:] = 1.0  # of a parent's chance, not yet given to a child
-        first = row * room
+        num_candidates += pool.counts[row] - 1
+        pool.is_chosen[row, : pool.counts[row]] = False
+    scores, places = np.empty(num_candidates), np.empty((num_candidates, 2), dtype=np.int32)
+    left, of_node, number = np.empty(pool.parents.shape[1]), np.empty(pool.parents.shape[1]), 0
+    for row in range(rows):
+        left[: pool.counts[row]] = 1.0  # of a parent's chance, not yet given to a child
+        of_node[0] = 1.0
         for node in range(1, pool.counts[row]):
             parent = pool.parents[row, node]
             chance = min(pool.chances[row, node], left[parent])
             left[parent] -= chance
-            scores[first + node] = chance * (1.0 if parent == 0 else scores[first + parent])
-    return scores
+            of_node[node] = scores[number] = chance * of_node[parent]
+            places[number, 0], places[number, 1] = row, node
+            number += 1
+    return scores, places
 
 
 @native()
-def _keep_first(pool, order, scores, best, rows):
+def _keep_first(pool, order, scores, places, best, rows):
     """Keep those that were chosen among the first `best` of `order`, and sum up what they promise."""
-    room = pool.parents.shape[1]
     pool.gains[:rows] = 0.0
     for number in range(len(order)):
-        row, node = order[number] // room, order[number] % room
+        row, node = places[order[number]]
         if number >= best:
             pool.is_chosen[row, node] = False
         elif pool.is_chosen[row, node]:

@@ -10,10 +10,11 @@ import numpy as np
 
 from tspec.core.config import ModelConfig
 from tspec.core.errors import ConfigError
+from tspec.core.pass_costs import PassCosts
 from tspec.core.proposer import CachingProposer, Committed, LearningProposer, Proposer, WeighingProposer
 from tspec.core.sampling import pass_kind
 from tspec.core.sampling_params import SamplingParams
-from tspec.core.tree import CandidateTrees
+from tspec.core.tree import MAX_NODES, CandidateTrees
 from tspec.runtime.buckets import smallest_bucket
 from tspec.runtime.inputs import Executor, PassInputs, Rows
 from tspec.runtime.kv_blocks import KvBlocks
@@ -55,6 +56,7 @@ class Engine:
     acceptance      of candidates that a proposer draws: SpeculativeConfig.acceptance
     mixes_prompts   whether chunks of prompts go along in verify passes: not where a pass keeps something of the nodes
                     that it accepts, as those of a chunk are known without being accepted, nor where padding is computed
+    costs           what passes take, where that is known
     plain_times     what is known of plain rounds before the first
     trace           gets a line a round
     on_metrics      called with the metrics from `step`, at most every `metrics_interval_s` seconds, and from `close`.
@@ -78,6 +80,7 @@ class Engine:
         metrics_interval_s: float = 10.0,
         plain_times: PlainTimes | None = None,
         num_cheap_nodes: int | None = None,
+        costs: PassCosts | None = None,
         trace: TraceFile | None = None,
     ) -> None:
         self.config = config
@@ -94,10 +97,9 @@ class Engine:
         self._weighing = proposer if isinstance(proposer, WeighingProposer) else None
         self._max_candidates, self._acceptance = max_candidates, acceptance
         self._node_budget, self._num_cheap_nodes = node_budget, num_cheap_nodes or node_budget
-        self._trace = trace
-        self._is_stepping = False
+        self._trace, self._node_s = trace, None if costs is None else costs.by_nodes(4 * MAX_NODES)
+        self._is_stepping, self._mixes_prompts = False, mixes_prompts
         self._leaving: list[Sequence] = []
-        self._mixes_prompts = mixes_prompts
         self._counters = Counters()
         self._plain_times = plain_times or PlainTimes()
         self._report = MetricsReport(on_metrics, metrics_interval_s)
@@ -197,7 +199,7 @@ class Engine:
             return 2 * cheap  # a pass of so many costs about as much as the round after it
         decoding, num_running = self.scheduler.decoding(), len(self.scheduler.running)
         nodes = sum(most_nodes(decoding, self._max_candidates, cheap))
-        return prompt_tokens_beside(nodes, cheap, len(decoding), num_running - len(decoding))
+        return prompt_tokens_beside(nodes, cheap, len(decoding), num_running - len(decoding), self._node_s)
 
     def close(self) -> None:
         """Drop all requests and end the executor's threads."""
@@ -303,11 +305,12 @@ class Engine:
             sequence.stats.add_pass(count - 1, out - 1, depth)
             self._counters.add_tree(count - 1, depth, out - 1)
             sequence.prefix_len += out
-        self._commit(sequences, outputs["out_tokens"][: len(sequences)], num_out, outputs)
+        pass_s = verify_end_s - verify_start_s
+        self._commit(sequences, outputs["out_tokens"][: len(sequences)], num_out, outputs, pass_s)
         self._count_chunks(chunks)
         self._commit_blocks([*sequences, *(chunk.sequence for chunk in chunks)])
         end_s = time.perf_counter()
-        times = RoundTimes.of(verify_start_s - start_s, verify_end_s - verify_start_s, end_s - start_s)
+        times = RoundTimes.of(verify_start_s - start_s, pass_s, end_s - start_s)
         if not chunks:
             self._count_times(sequences, depths, num_out.tolist(), times)
         if self._trace is not None:
@@ -366,6 +369,7 @@ class Engine:
         tokens: np.ndarray,
         counts: np.ndarray,
         outputs: Mapping[str, np.ndarray],
+        pass_s: float = 0.0,
     ) -> None:
         """Append what was verified to each sequence, and tell the proposer what really became text."""
         emitted = []
@@ -382,6 +386,7 @@ class Engine:
                 tokens=tokens,
                 counts=np.array(emitted, dtype=np.int32),
                 num_accepted=counts - 1,
+                pass_s=pass_s,
             )
         )
 

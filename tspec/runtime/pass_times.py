@@ -11,7 +11,7 @@ from tspec.core.tree import MAX_NODES, chain
 from tspec.runtime.buckets import smallest_bucket
 from tspec.runtime.inputs import Executor, PassInputs
 
-REPEATS = 3
+REPEATS = 2
 """Each pass counts as the fastest of so many: what others do on the machine only makes passes slower."""
 LONG_CONTEXT = 1024
 """Tokens of context that the second time of a pass is taken with, where there is room for them."""
@@ -33,16 +33,17 @@ def time_passes(
     short, long = np.full((2, len(counts)), np.inf)
     for _ in range(1 + REPEATS):  # one more, that warms up
         for place, count in enumerate(counts):
-            short[place] = min(short[place], _pass_s(executor, count, 0))
+            short[place] = min(short[place], pass_s(executor, count, 0))
             if context:
-                long[place] = min(long[place], _pass_s(executor, count, context))
+                long[place] = min(long[place], pass_s(executor, count, context))
     short = np.maximum.accumulate(short)
     per_token = np.maximum(0.0, long - short) / context if context else np.zeros(len(counts))
     rising = np.maximum.accumulate(per_token)
     return PassCosts(tuple(counts), tuple(short.tolist()), tuple(rising.tolist()), is_padded)
 
 
-def _pass_s(executor: Executor, num_nodes: int, context: int) -> float:
+def pass_s(executor: Executor, num_nodes: int, context: int) -> float:
+    """Seconds of one pass over a chain, on KV blocks from 0 on."""
     tree = chain(np.zeros(num_nodes, dtype=np.int32))
     table = np.arange(max(1, blocks_for(context + num_nodes)), dtype=np.int32)[None]
     inputs = PassInputs(tree, np.array([context], dtype=np.int32), table)

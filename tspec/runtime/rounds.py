@@ -14,6 +14,9 @@ from tspec.runtime.request_tables import NoRequest, Request, request_inputs, sam
 from tspec.runtime.scheduler import Chunk
 from tspec.runtime.sequence import Sequence
 
+MOST_DEARER = 1.75
+"""How much dearer prompts may make a pass for those that decode."""
+
 _CHAIN_PARENTS = np.arange(NO_PARENT, MAX_NODES - 1, dtype=np.int32)
 
 
@@ -59,20 +62,31 @@ def most_nodes(sequences: List[Sequence], max_candidates: int, node_budget: int)
     ]
 
 
-def prompt_tokens_beside(num_nodes: int, node_budget: int, num_decoding: int, num_prefilling: int) -> int:
+def prompt_tokens_beside(
+    num_nodes: int,
+    node_budget: int,
+    num_decoding: int,
+    num_prefilling: int,
+    node_s: np.ndarray | None = None,
+) -> int:
     """Prompt tokens that a pass takes beside `num_nodes` nodes of decoding sequences.
 
     A pass of node_budget nodes costs little more than one of a single node, as both read the weights once; beyond that
     the cost grows with each node, but no faster than in proportion. So a pass is filled up to node_budget for a little,
     and three tokens more for every four nodes make it at most 1.75 times as dear, which leaves room for a prompt's
-    longer context below twice the usual gap between tokens. One token at least: each prompt gets on.
+    longer context below twice the usual gap between tokens. One token at least: each prompt gets on. Where it is known
+    what passes take (`node_s`, seconds by nodes), as many go along as make one of the roots alone 1.75 times as dear.
 
     Where more sequences wait for their first token than decode, a whole chunk goes along: small ones would leave most
     slots waiting, and decode for few.
     """
     if num_prefilling > num_decoding:
         return MAX_NODES
-    return max(node_budget - num_nodes, 3 * num_nodes // 4, 1)
+    most = max(node_budget - num_nodes, 3 * num_nodes // 4, 1)
+    if node_s is not None and num_decoding < len(node_s):
+        dearest_s = MOST_DEARER * node_s[num_decoding]
+        most = max(most, min(int(np.searchsorted(node_s, dearest_s)) - 1 - num_decoding, MAX_NODES))
+    return most
 
 
 def block_tables(sequences: List[Sequence]) -> np.ndarray:
