@@ -4,7 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 # The part of the interpreter's tests that `make test` runs; `make gates` runs all of them.
-INTERPRETED := interpreter_traps whole_model accept kv_commit
+INTERPRETED := interpreter_traps whole_model accept kv_commit \
+	chunks features large_offsets noise norm rows sampling_edits sampling_logprobs top_tokens
 
 .PHONY: help demo test gates compiled-sm_90 compiled-others interpreted gpu-check clean venv
 .DELETE_ON_ERROR:
