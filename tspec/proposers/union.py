@@ -30,7 +30,7 @@ from tspec.proposers.pace import Pace
 from tspec.proposers.pool import make_pool, ranked
 from tspec.proposers.speed import TextSpeeds
 from tspec.proposers.tally_rows import Sourced
-from tspec.proposers.union_round import gather_rows, learn_rows, note_gains, write_roots
+from tspec.proposers.union_round import gather_rows, learn_rows, note_gains
 from tspec.proposers.union_rows import PassPrices, write_trees
 
 MOST_LOOKED_UP, LEAST_LOOKED_UP = 15, 3
@@ -226,10 +226,7 @@ class Union:
         rows = len(batch.slots)
         tokens, parents, sources = np.empty((3, rows, int(batch.max_nodes.max())), dtype=np.int32)
         num_nodes = np.empty(rows, dtype=np.int32)
-        if self._is_on:
-            write_trees(self._pool, tokens, parents, sources, num_nodes)
-        else:
-            write_roots(tokens, parents, sources, num_nodes, batch.roots)
+        write_trees(self._pool, tokens, parents, sources, num_nodes)
         return CandidateTrees(tokens, parents, num_nodes, sources=sources)
 
     def _pass_s(self, num_nodes: np.ndarray, prices: PassPrices) -> float:

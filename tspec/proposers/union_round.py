@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tspec.core.tree import NO_PARENT
 from tspec.kernels.jit import native
 from tspec.proposers.acceptance_rows import judge_rows
 from tspec.proposers.tally_rows import tally_rows
@@ -86,14 +85,3 @@ def note_gains(pool, speeds, slots, was_asked, gain):
         if was_asked[row]:
             share = gain * pool.gains[row] / total if total > 0 else 0.0
             speeds.gains[slots[row]] = fading * speeds.gains[slots[row]] + (1 - fading) * share
-
-
-@native()
-def write_roots(tokens, parents, sources, num_nodes, roots):
-    """Write trees of one node."""
-    tokens[:, :] = 0
-    parents[:, :] = NO_PARENT
-    sources[:, :] = 0
-    for row in range(len(roots)):
-        tokens[row, 0] = roots[row]
-        num_nodes[row] = 1
