@@ -8,7 +8,7 @@ Run: pytest tests/runtime/test_loop_models.py
 import numpy as np
 import pytest
 from support.draft_worlds import SPECULATION, random_world, speculative_config, table_world
-from support.engines import build, finish, num_held, outputs, run, with_room
+from support.engines import build, come_and_go, finish, num_held, outputs, run, with_room
 
 from tspec.core.sampling_params import SamplingParams
 from tspec.runtime.sequence import FinishReason
@@ -164,21 +164,9 @@ def test_texts_with_a_prefix_in_common_are_the_same_warm_and_cold(world, engine,
 
 def test_requests_come_and_go_at_any_time(world, engine):
     """One joins each step, in an order of their own; some are dropped."""
-    order = RANDOM.permutation(len(PROMPTS)).tolist()
-    asked = [{"max_tokens": 5 + 4 * number} for number in order]
-    kept, dropped = [], []
-    for number, params in zip(order, asked, strict=True):
-        kept.append(engine.add(PROMPTS[number], SamplingParams(**params)))
-        dropped.append(engine.add(PROMPTS[number][::-1], SamplingParams(max_tokens=60)))
-        engine.step()
-        if len(dropped) > 2:
-            engine.abort(dropped.pop(0))
-    for sequence in dropped:
-        engine.abort(sequence)
-    finish(engine)
-    assert outputs(kept) == [
-        world.alone(PROMPTS[number], **params).output_ids for number, params in zip(order, asked, strict=True)
-    ]
+    requests = [(PROMPTS[number], 5 + 4 * number) for number in RANDOM.permutation(len(PROMPTS)).tolist()]
+    kept = come_and_go(engine, requests)
+    assert outputs(kept) == [world.alone(prompt, max_tokens=most).output_ids for prompt, most in requests]
     assert num_held(engine) == NOTHING
 
 

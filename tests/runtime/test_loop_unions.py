@@ -9,7 +9,7 @@ Run: pytest tests/runtime/test_loop_unions.py
 import numpy as np
 import pytest
 from support.draft_worlds import BY_RATIO, COUPLED, random_world
-from support.engines import build, finish, num_held, outputs, run, with_room
+from support.engines import build, come_and_go, finish, num_held, outputs, run, with_room
 
 from tspec.core.sampling_params import SamplingParams
 
@@ -129,19 +129,9 @@ def test_texts_with_a_prefix_in_common_are_as_alone(world, engine):
 
 
 def test_requests_come_and_go_at_any_time(world, engine):
-    kept, dropped = [], []
-    for number, prompt in enumerate(PROMPTS):
-        kept.append(engine.add(prompt, SamplingParams(max_tokens=5 + 4 * number)))
-        dropped.append(engine.add(prompt[::-1], SamplingParams(max_tokens=60)))
-        engine.step()
-        if len(dropped) > 2:
-            engine.abort(dropped.pop(0))
-    for sequence in dropped:
-        engine.abort(sequence)
-    finish(engine)
-    assert outputs(kept) == [
-        world.alone(prompt, max_tokens=5 + 4 * number).output_ids for number, prompt in enumerate(PROMPTS)
-    ]
+    requests = [(prompt, 5 + 4 * number) for number, prompt in enumerate(PROMPTS)]
+    kept = come_and_go(engine, requests)
+    assert outputs(kept) == [world.alone(prompt, max_tokens=most).output_ids for prompt, most in requests]
     assert num_held(engine) == NOTHING
 
 

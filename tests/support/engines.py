@@ -89,6 +89,21 @@ def finish(engine: Engine) -> None:
         engine.step()
 
 
+def come_and_go(engine: Engine, requests: Sequence[tuple[list[int], int]]) -> list[RunningSequence]:
+    """Decode prompts with a limit of tokens each; one joins each step, with another beside it that is dropped later."""
+    kept, dropped = [], []
+    for prompt, max_tokens in requests:
+        kept.append(engine.add(prompt, SamplingParams(max_tokens=max_tokens)))
+        dropped.append(engine.add(prompt[::-1], SamplingParams(max_tokens=60)))
+        engine.step()
+        if len(dropped) > 2:
+            engine.abort(dropped.pop(0))
+    for sequence in dropped:
+        engine.abort(sequence)
+    finish(engine)
+    return kept
+
+
 def outputs(sequences: Sequence[RunningSequence]) -> list[list[int]]:
     return [sequence.output_ids for sequence in sequences]
 
