@@ -168,12 +168,11 @@ class Union:
     def _plain(self, batch: DraftBatch) -> CandidateTrees:
         """A round in which nobody is asked: nothing to weigh, and nothing to learn but the pass's time."""
         self._trees, self._row_of = None, {}
-        prices = self._prices(batch)
-        rows, rate = len(batch.slots), self.last_decision.rate
-        plain_s = float(prices.node_s[rows + batch.num_beside] + prices.contexts.sum() * self._context_s[1])
-        self.last_decision = Decision(rows, plain_s, plain_s, 0.0, rate)
-        self._num_nodes = 0 if batch.num_beside else rows
-        return NoProposer().propose(batch)
+        trees = NoProposer().propose(batch)
+        plain_s = self._pass_s(trees.num_nodes, self._prices(batch))
+        self.last_decision = Decision(len(batch.slots), plain_s, plain_s, 0.0, self.last_decision.rate)
+        self._num_nodes = 0 if batch.num_beside else len(batch.slots)
+        return trees
 
     def _catch_up(self) -> None:
         """Tell the lookups what was committed since they were asked last."""
