@@ -12,6 +12,7 @@ from support.tiny_models import tiny_checkpoint
 
 from tspec.core.sampling_params import SamplingParams
 from tspec.core.tree import MAX_NODES
+from tspec.proposers.none import NoProposer
 from tspec.runtime.sequence import FinishReason
 
 VOCAB = 61
@@ -160,3 +161,24 @@ def test_a_request_without_speculation_leaves_the_others_theirs(plain, texts):
         True,
     ]
     assert [len(each.stats.candidates_by_position) for each in sequences] == [0, 2, 5]
+
+
+class Keeping(NoProposer):
+    """Keeps what it is told of each slot, as it was told."""
+
+    def __init__(self):
+        self.told = []
+
+    def observe(self, committed):
+        self.told.append(committed)
+
+
+def test_what_was_committed_stays_as_it_was_told(plain):
+    """Passes write over their outputs, and a proposer may look at what it was told much later."""
+    keeping = Keeping()
+    sequences = run(with_proposer(plain, keeping), *PROMPTS, max_tokens=30)
+    found = [[] for _ in sequences]
+    for committed in keeping.told:
+        for row, (slot, count) in enumerate(zip(committed.slots, committed.counts, strict=True)):
+            found[slot] += committed.tokens[row, :count].tolist()
+    assert sorted(found) == sorted(outputs(sequences))

@@ -6,12 +6,15 @@ the machine is, so that only texts are compared there.
 Run: pytest tests/runtime/test_loop_unions.py
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.draft_worlds import BY_RATIO, COUPLED, random_world
 from support.engines import build, come_and_go, finish, num_held, outputs, run, with_room
 
 from tspec.core.sampling_params import SamplingParams
+from tspec.proposers.suffix import SuffixProposer
 
 VOCAB, NUM_TOKENS = 128, 24
 RANDOM = np.random.default_rng(5)
@@ -153,3 +156,24 @@ def test_tallies_are_what_sequences_count(world, case):
     assert sum(each.num_candidates for each in tallies) >= num_candidates
     assert all(each.num_accepted >= each.num_saved - 1e-9 for each in tallies)
     assert all(each.seconds > 0 or each.num_trees == 0 for each in tallies)
+
+
+def test_lookups_that_are_asked_seldom_know_the_texts_all_the_same(world, monkeypatch):
+    """As if asking took an hour: each is asked every fourth round, and told what came in between."""
+    known = []
+
+    def release(self, slot):
+        if slot in self._texts:
+            known.append(self._texts[slot].tokens.tolist())
+        plain_release(self, slot)
+
+    plain_release = SuffixProposer.release
+    monkeypatch.setattr(SuffixProposer, "release", release)
+    engine = build(world.folder, CASES["auto"])
+    union = engine._proposer
+    union._costs = replace(union._costs, ask_s=3600.0)
+    sequences = run(engine, *PROMPTS, max_tokens=NUM_TOKENS)
+    engine.close()
+    num_asked = union.tallies()["suffix"].num_trees
+    assert num_asked < sum(sequence.stats.num_passes for sequence in sequences) / 2
+    assert sorted(known[-len(sequences) :]) == sorted(sequence.tokens for sequence in sequences)

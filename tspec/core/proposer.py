@@ -112,7 +112,7 @@ class Committed:
     """What one round committed: row `row` of slot `slots[row]` gained `tokens[row, :counts[row]]`.
 
     slots int32 [B]; tokens int32 [B, D + 1]; counts int32 [B]; num_accepted int32 [B] counts candidates;
-    pass_s seconds of the verify pass, 0 where there was none.
+    pass_s seconds of the verify pass, 0 where there was none. The arrays stay as they are: a proposer may keep them.
     """
 
     slots: np.ndarray

@@ -306,7 +306,10 @@ class Engine:
             self._counters.add_tree(count - 1, depth, out - 1)
             sequence.prefix_len += out
         pass_s = verify_end_s - verify_start_s
-        self._commit(sequences, outputs["out_tokens"][: len(sequences)], num_out, outputs, pass_s)
+        tokens = outputs["out_tokens"][
+            : len(sequences)
+        ].copy()  # proposers may keep them beyond the next pass
+        self._commit(sequences, tokens, num_out, outputs, pass_s)
         self._count_chunks(chunks)
         self._commit_blocks([*sequences, *(chunk.sequence for chunk in chunks)])
         end_s = time.perf_counter()
