@@ -27,6 +27,7 @@ from typing import Any, Generic, TypeVar
 import platformdirs
 
 from tspec.core.errors import ConfigError, ContractError
+from tspec.core.whole_files import replace_text
 
 SCHEMA = 1
 """Of the file, and in its name: versions of tspec that differ in it do not see each other's file."""
@@ -202,7 +203,7 @@ def _write_entry(file: Path, key: TunedKey, numbers: Mapping[str, int | None]) -
             kept = [entry for entry in _entries_to_keep(file) if _parse_entry(entry)[0] != key]
             entry = {name: getattr(key, name) for name in _TEXTS}
             entry |= {"shape": dict(key.shape), "config": dict(numbers)}
-            _replace(file, json.dumps({"schema": SCHEMA, "entries": [*kept, entry]}, indent=1))
+            replace_text(file, json.dumps({"schema": SCHEMA, "entries": [*kept, entry]}, indent=1) + "\n")
     except Timeout as error:
         raise ConfigError(
             str(file), got=f"a lock held for {LOCK_SECONDS:.0f} s", need="to write it", fix=_FIX
@@ -230,16 +231,6 @@ def _is_entry(entry: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _replace(file: Path, text: str) -> None:
-    """Write a new file beside the old one and put it in its place. The lock makes one name for it enough."""
-    new = file.with_name(f"{file.name}.new")
-    with open(new, "w", encoding="utf-8") as stream:
-        stream.write(f"{text}\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(new, file)
 
 
 @functools.cache

@@ -297,23 +297,20 @@ class Engine:
         trees = self._propose(sequences, [count for count in nodes if count > 0], num_beside)
         verify_start_s = time.perf_counter()
         outputs = self._verify(sequences, trees, chunks)
-        verify_end_s = time.perf_counter()
-        num_out = outputs["num_out"][: len(sequences)]
+        verify_s = time.perf_counter() - verify_start_s
+        # Copies: proposers may keep what they are told beyond the next pass, which writes over its outputs.
+        tokens, num_out = (outputs[name][: len(sequences)].copy() for name in ("out_tokens", "num_out"))
         depths = tree_depths(trees)
         rows = zip(sequences, trees.num_nodes.tolist(), depths, num_out.tolist(), strict=True)
         for sequence, count, depth, out in rows:
             sequence.stats.add_pass(count - 1, out - 1, depth)
             self._counters.add_tree(count - 1, depth, out - 1)
             sequence.prefix_len += out
-        pass_s = verify_end_s - verify_start_s
-        tokens = outputs["out_tokens"][
-            : len(sequences)
-        ].copy()  # proposers may keep them beyond the next pass
-        self._commit(sequences, tokens, num_out, outputs, pass_s)
+        self._commit(sequences, tokens, num_out, outputs, verify_s)
         self._count_chunks(chunks)
         self._commit_blocks([*sequences, *(chunk.sequence for chunk in chunks)])
         end_s = time.perf_counter()
-        times = RoundTimes.of(verify_start_s - start_s, pass_s, end_s - start_s)
+        times = RoundTimes.of(verify_start_s - start_s, verify_s, end_s - start_s)
         if not chunks:
             self._count_times(sequences, depths, num_out.tolist(), times)
         if self._trace is not None:

@@ -11,7 +11,6 @@ head/          the head, as `LLM` loads it
 
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from tspec.checkpoint.json_object import read_object
 from tspec.core.config import ModelConfig
 from tspec.core.errors import ConfigError
 from tspec.core.rope import context_limit
+from tspec.core.whole_files import replace_text
 from tspec.training.batches import split_texts
 from tspec.training.head import EagleHead, start_from_target
 from tspec.training.hidden import Teacher, fast_dtype, load_target
@@ -105,9 +105,7 @@ def claim_folder(out: Path, target: Path, prompts: Sequence[str], settings: Trai
             fix="Give the same target, prompts and options, or another folder.",
         )  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)
-    partial = out / ".run.json.partial"
-    partial.write_text(json.dumps(asked, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, file)
+    replace_text(file, json.dumps(asked, indent=2) + "\n")
 
 
 @contextmanager

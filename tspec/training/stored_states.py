@@ -5,7 +5,6 @@ on filling; what is filled does not depend on where it was killed, as texts are 
 """
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tspec.core.errors import ConfigError
+from tspec.core.whole_files import replace_text
 from tspec.training.batches import make_batches
 from tspec.training.hidden import Batch, Observed, Teach, Teacher
 from tspec.training.texts import Text
@@ -95,6 +95,5 @@ class _Stored:
         return int(found["num_filled"])
 
     def _write_filled(self, num_filled: int) -> None:
-        partial = self._filled_file.with_suffix(".partial")
-        partial.write_text(json.dumps({"num_tokens": self._num_tokens, "num_filled": num_filled}))
-        os.replace(partial, self._filled_file)
+        filled = {"num_tokens": self._num_tokens, "num_filled": num_filled}
+        replace_text(self._filled_file, json.dumps(filled))

@@ -4,7 +4,6 @@ Knows nothing of where texts come from, or how a finished head is written.
 """
 
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tspec.core.whole_files import replace_file
 from tspec.runtime.interrupts import HeldInterrupts
 from tspec.training.batches import make_batches
 from tspec.training.head import EagleHead
@@ -148,12 +148,7 @@ class Training:
             "records": [asdict(record) for record in self.records],
             "num_done": self._num_done,
         }
-        partial = self._state_file.with_suffix(".partial")
-        with partial.open("wb") as out:
-            torch.save(state, out)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(partial, self._state_file)
+        replace_file(self._state_file, lambda out: torch.save(state, out))
 
 
 def _rate(num_done: int, num_updates: int) -> float:

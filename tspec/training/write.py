@@ -1,7 +1,6 @@
 """Writes a trained head in the layout of the speculators library, in bfloat16, whole or not at all."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from safetensors.torch import save
 
 from tspec.core.head_config import EagleConfig
+from tspec.core.whole_files import replace_file, replace_text
 
 
 def write_head(
@@ -26,12 +26,9 @@ def write_head(
     in_head[kept] = True
     stored = {name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in tensors.items()}
     stored |= {"d2t": kept - torch.arange(len(kept)), "t2d": in_head}
-    partial = folder / ".model.safetensors.partial"
-    partial.write_bytes(save(stored, metadata={"format": "pt"}))  # save_file gives it to its owner alone
-    os.replace(partial, folder / "model.safetensors")
-    partial = folder / ".config.json.partial"
-    partial.write_text(json.dumps(_keys(config, target), indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, folder / "config.json")
+    weights = save(stored, metadata={"format": "pt"})  # save_file would give the file to its owner alone
+    replace_file(folder / "model.safetensors", lambda out: out.write(weights))
+    replace_text(folder / "config.json", json.dumps(_keys(config, target), indent=2) + "\n")
 
 
 def _keys(config: EagleConfig, target: str) -> dict[str, Any]:
