@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_PROMPT_TOKENS = 768
 """Prompts that are longer are left out: they cost as much as several others, and teach no more."""
 
-NUM_AT_A_TIME = 16
+NUM_AT_A_TIME = 64
 """Sequences that the engine decodes at a time: `max_num_seqs` of the LLM that answers."""
 
 
