@@ -12,6 +12,7 @@ import torch
 from torch.nn.functional import linear
 from torch.nn.utils.rnn import pad_sequence
 
+from tspec.training.head import Span
 from tspec.training.texts import Text
 
 ROWS_AT_A_TIME = 1024
@@ -20,18 +21,20 @@ ROWS_AT_A_TIME = 1024
 
 @dataclass(frozen=True)
 class Batch:
-    """Texts side by side, of T tokens at most: T - 1 pairs each of a hidden state and the token after it.
+    """Pairs of a hidden state of the target and the token after it, texts one after the other without padding.
 
-    aux        [texts, pairs, aux layers * hidden], the hidden states that the head joins
-    embedded   [texts, pairs, hidden], embedding of the token after
-    is_taught  [texts, pairs] bool, whether the target has said what comes after the pair
+    Taught are the pairs whose token is of the answer, and has a token after it.
+
+    aux        [pairs, aux layers * hidden], the hidden states that the head joins
+    embedded   [pairs, hidden], embedding of the token after
+    spans      of each text: its pairs, and those of them that are taught
     scores     [taught pairs, head's vocabulary] float32, the target's logits after the token of the pair
     says       [taught pairs] int64, the target's likeliest token, as an id of the head; -1 where the head has it not
     """
 
     aux: torch.Tensor
     embedded: torch.Tensor
-    is_taught: torch.Tensor
+    spans: Sequence[Span]
     scores: torch.Tensor
     says: torch.Tensor
 
@@ -94,22 +97,23 @@ class Teacher:
 
     @torch.no_grad()
     def batch(self, texts: Sequence[Text], observed: Sequence[Observed]) -> Batch:
-        """Put texts side by side with what was observed of them."""
-        tokens, lengths = _padded(texts, self._device)
-        states = pad_sequence([each.states for each in observed], batch_first=True).to(self._device)
-        likeliest = pad_sequence([each.likeliest for each in observed], batch_first=True).to(self._device)
-        is_taught = torch.zeros(tokens.shape[0], tokens.shape[1] - 1, dtype=torch.bool)
-        for row, text in enumerate(texts):
+        """Put texts one after the other with what was observed of them."""
+        spans, start = [], 0
+        for text in texts:
+            end = start + len(text.prompt) + len(text.answer) - 2
             # Pair n has token n + 1, which has to be of the answer, and so has what comes after it.
-            is_taught[row, len(text.prompt) - 1 : lengths[row] - 2] = True
-        is_taught = is_taught.to(self._device)
-        width = self._rows.shape[1]
+            spans.append(Span(start, start + len(text.prompt) - 1, end))
+            start = end
+        width, joined = self._rows.shape[1], list(zip(texts, observed, strict=True))
+        tokens = torch.cat([torch.tensor((text.prompt + text.answer)[1:-1]) for text in texts])
+        last = torch.cat([each.states[len(text.prompt) : -1, -width:] for text, each in joined])
+        says = torch.cat([each.likeliest[len(text.prompt) : -1] for text, each in joined])
         return Batch(
-            aux=states[:, :-1, :-width],
-            embedded=self.model.model.embed_tokens(tokens[:, 1:]),
-            is_taught=is_taught,
-            scores=linear(states[:, 1:, -width:][is_taught], self._rows).float(),
-            says=self._head_id[likeliest[:, 1:][is_taught].long()],
+            aux=torch.cat([each.states[:-2, :-width] for each in observed]).to(self._device),
+            embedded=self.model.model.embed_tokens(tokens.to(self._device)),
+            spans=spans,
+            scores=linear(last.to(self._device), self._rows).float(),
+            says=self._head_id[says.to(self._device).long()],
         )
 
     def hidden_states(self, tokens: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:

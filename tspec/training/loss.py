@@ -44,24 +44,27 @@ def judge(head: EagleHead, batch: Batch, num_steps: int) -> tuple[torch.Tensor, 
     The loss is the cross entropy to the target's distribution over the head's vocabulary, at pairs whose next token
     the head has; a pair counts in step s where the chain began in the answer.
     """
-    p = batch.scores.softmax(dim=-1)
+    p, device = batch.scores.softmax(dim=-1), batch.scores.device
     is_known = batch.says >= 0
-    was_right = torch.ones_like(batch.is_taught)
-    is_counted, total, rows = batch.is_taught, torch.zeros((), device=p.device), []
-    for step, put_out in enumerate(head(batch.aux, batch.embedded, num_steps)):
+    # Of each taught pair how many are before it in its text: a chain of that many steps reaches it.
+    reach = torch.cat([torch.arange(each.end - each.first) for each in batch.spans]).to(device)
+    was_right = torch.ones_like(is_known)
+    total, rows = torch.zeros((), device=device), []
+    for step, put_out in enumerate(head(batch.aux, batch.embedded, batch.spans, num_steps)):
+        is_counted = reach >= step
         if step:
-            is_counted = is_counted & pad(is_counted[:, :-1], (1, 0))
-            was_right = pad(was_right[:, :-1], (1, 0))
-        chosen = is_counted[batch.is_taught]
-        logits = head.logits(put_out[is_counted]).float()
-        loss = logits.logsumexp(-1) - (p[chosen] * logits).sum(-1)
-        loss = torch.where(is_known[chosen], loss, 0).sum()
-        num_known = is_known[chosen].sum()
-        total = total + DECAY**step * loss / num_known.clamp_min(1)
+            was_right = pad(was_right[:-1], (1, 0))
+        chosen = torch.nonzero(is_counted & is_known)[:, 0]
+        logits = head.logits(put_out.index_select(0, chosen)).float()
+        loss = (logits.logsumexp(-1) - (p[chosen] * logits).sum(-1)).sum()
+        total = total + DECAY**step * loss / max(1, len(chosen))
         is_right = torch.zeros_like(was_right)
-        is_right[is_counted] = logits.argmax(-1) == batch.says[chosen]
+        is_right[chosen] = logits.max(dim=-1).indices == batch.says[chosen]
         chains = (was_right & is_counted).sum()
-        was_right = was_right & is_right
-        rows.append(torch.stack([loss.detach(), num_known, chosen.sum(), chains, was_right.sum()]).double())
+        was_right = was_right & is_counted & is_right
+        num_known = torch.tensor(len(chosen), device=device)
+        rows.append(
+            torch.stack([loss.detach(), num_known, is_counted.sum(), chains, was_right.sum()]).double()
+        )
     weight = sum(DECAY**step for step in range(num_steps))
     return total / weight, Outcome(torch.stack(rows).cpu())

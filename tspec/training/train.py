@@ -71,7 +71,7 @@ class Training:
         self._state_file, self._device = state_file, device
         self._held_out = make_batches(held_out, settings.batch_tokens, seed=0, epoch=0) if held_out else []
         self._optimizer = torch.optim.AdamW(
-            head.parameters(), settings.learning_rate, BETAS, weight_decay=0.01
+            head.parameters(), settings.learning_rate, BETAS, weight_decay=0.01, fused=True
         )
         self._epochs = [
             make_batches(texts, settings.batch_tokens, settings.seed, epoch)
