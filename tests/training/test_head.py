@@ -79,7 +79,8 @@ def test_pairs_are_taught_within_the_answer_alone(parts):
     teacher, _, plain, model = parts
     text, other = Text(0, [5, 6, 7], [8, 9, 10, 11]), Text(1, [1, 2], [3, 4, 5])
     batch = teacher.teach([text, other])
-    assert batch.spans == [Span(0, 2, 5), Span(5, 6, 8)]
+    assert batch.spans == [Span(0, 2, 5), Span(5, 6, 8), Span(8, 256 - 123, 256)]
+    assert batch.reach.tolist() == [0, 1, 2, 0, 1] + 123 * [-1]
     states = observe_target(model, text.prompt + text.answer)
     logits = (states.normed @ states.lm_head.T)[3:6]  # after 8, 9 and 10
     torch.testing.assert_close(batch.scores[:3], logits[:, torch.tensor(plain.draft_ids)])

@@ -16,6 +16,9 @@ from torch.nn.functional import linear, pad, rms_norm, silu
 from tspec.checkpoint.head_tensors import D2T, head_tensors
 from tspec.core.head_config import EagleConfig
 
+ROUND = 32
+"""Pairs of a text come to attention in multiples of this: see `hidden.ROUND`."""
+
 _LAYER = "layers.0"
 
 
@@ -167,6 +170,11 @@ def _behind(x: torch.Tensor, by: int) -> torch.Tensor:
     return pad(x[: len(x) - by], (0, 0) * (x.dim() - 1) + (by, 0)) if by else x
 
 
+def _round_up(x: torch.Tensor) -> torch.Tensor:
+    """`x` [kv heads, pairs, ...] with zeros behind, up to a multiple of ROUND pairs."""
+    return pad(x, (0, 0) * (x.dim() - 2) + (0, -x.shape[1] % ROUND))
+
+
 def _attend(
     q: torch.Tensor, seen: Sequence[tuple[torch.Tensor, torch.Tensor]], spans: Sequence[Span]
 ) -> torch.Tensor:
@@ -189,14 +197,16 @@ def _attend(
         spans, q.split(num_taught, 1), own.split(num_taught, 1),
         seen[0][0].split(num_pairs, 1), seen[0][1].split(num_pairs, 1), strict=True,
     )  # fmt: skip
-    for span, q_here, own_here, k, v in parts:
+    for span, *here in parts:
+        num_here = here[0].shape[1]
+        q_here, own_here, k, v = map(_round_up, here)
         is_seen = torch.ones(q_here.shape[1], k.shape[1], dtype=torch.bool, device=q.device)
         is_seen = is_seen.tril(span.first - span.start - step)[:, None]
         scores = (q_here.flatten(1, 2) @ k.transpose(1, 2)).unflatten(1, q_here.shape[1:3])
         scores = torch.cat([scores.masked_fill(~is_seen, float("-inf")), own_here], -1)
         of_text, of_chain = scores.softmax(-1).to(v.dtype).split([k.shape[1], step], -1)
-        mixed.append((of_text.flatten(1, 2) @ v).unflatten(1, q_here.shape[1:3]))
-        weights.append(of_chain)
+        mixed.append((of_text.flatten(1, 2) @ v).unflatten(1, q_here.shape[1:3])[:, :num_here])
+        weights.append(of_chain[:, :num_here])
     both, of_chain = torch.cat(mixed, 1), torch.cat(weights, 1)
     for at, (_, v) in enumerate(chain):
         both = both + of_chain[..., at, None] * v

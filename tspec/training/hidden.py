@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 from torch.nn.utils.rnn import pad_sequence
 
 from tspec.training.head import Span
 from tspec.training.texts import Text
+
+ROUND = 128
+"""Pairs of a batch, and taught ones, come in multiples of this. oneDNN compiles its products for each new number of
+rows, which took a quarter of the time of training, and keeps what it compiled in memory."""
 
 ROWS_AT_A_TIME = 1024
 """Rows whose logits over the whole vocabulary are in memory at a time."""
@@ -21,13 +25,14 @@ ROWS_AT_A_TIME = 1024
 
 @dataclass(frozen=True)
 class Batch:
-    """Pairs of a hidden state of the target and the token after it, texts one after the other without padding.
+    """Pairs of a hidden state of the target and the token after it, texts one after the other.
 
-    Taught are the pairs whose token is of the answer, and has a token after it.
+    Taught are the pairs whose token is of the answer, and has a token after it. The last span is padding, of zeros.
 
     aux        [pairs, aux layers * hidden], the hidden states that the head joins
     embedded   [pairs, hidden], embedding of the token after
     spans      of each text: its pairs, and those of them that are taught
+    reach      [taught pairs] int64, how many taught pairs of its text are before each; -1 in the padding
     scores     [taught pairs, head's vocabulary] float32, the target's logits after the token of the pair
     says       [taught pairs] int64, the target's likeliest token, as an id of the head; -1 where the head has it not
     """
@@ -35,6 +40,7 @@ class Batch:
     aux: torch.Tensor
     embedded: torch.Tensor
     spans: Sequence[Span]
+    reach: torch.Tensor
     scores: torch.Tensor
     says: torch.Tensor
 
@@ -98,22 +104,22 @@ class Teacher:
     @torch.no_grad()
     def batch(self, texts: Sequence[Text], observed: Sequence[Observed]) -> Batch:
         """Put texts one after the other with what was observed of them."""
-        spans, start = [], 0
-        for text in texts:
-            end = start + len(text.prompt) + len(text.answer) - 2
-            # Pair n has token n + 1, which has to be of the answer, and so has what comes after it.
-            spans.append(Span(start, start + len(text.prompt) - 1, end))
-            start = end
         width, joined = self._rows.shape[1], list(zip(texts, observed, strict=True))
         tokens = torch.cat([torch.tensor((text.prompt + text.answer)[1:-1]) for text in texts])
         last = torch.cat([each.states[len(text.prompt) : -1, -width:] for text, each in joined])
         says = torch.cat([each.likeliest[len(text.prompt) : -1] for text, each in joined])
+        spans, taught = _spans(texts), len(says)
+        padding = spans[-1]
+        reach = [torch.arange(each.end - each.first) for each in spans[:-1]]
+        reach.append(torch.full((padding.end - padding.first,), -1))
+        aux = torch.cat([each.states[:-2, :-width] for each in observed])
         return Batch(
-            aux=torch.cat([each.states[:-2, :-width] for each in observed]).to(self._device),
-            embedded=self.model.model.embed_tokens(tokens.to(self._device)),
+            aux=_fill(aux, padding.end).to(self._device),
+            embedded=_fill(self.model.model.embed_tokens(tokens.to(self._device)), padding.end),
             spans=spans,
-            scores=linear(last.to(self._device), self._rows).float(),
-            says=self._head_id[says.to(self._device).long()],
+            reach=torch.cat(reach).to(self._device),
+            scores=_fill(linear(last.to(self._device), self._rows).float(), taught + len(reach[-1])),
+            says=_fill(self._head_id[says.to(self._device).long()], taught + len(reach[-1])),
         )
 
     def hidden_states(self, tokens: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -144,6 +150,26 @@ class Teacher:
     def _likeliest(self, rows: torch.Tensor) -> torch.Tensor:
         parts = rows.split(ROWS_AT_A_TIME)
         return torch.cat([self.model.lm_head(some).max(dim=-1).indices.int() for some in parts])
+
+
+def _spans(texts: Sequence[Text]) -> list[Span]:
+    """Where the texts of a batch are, and the padding after them."""
+    spans, start, num_taught = [], 0, 0
+    for text in texts:
+        end = start + len(text.prompt) + len(text.answer) - 2
+        # Pair n has token n + 1, which has to be of the answer, and so has what comes after it.
+        spans.append(Span(start, start + len(text.prompt) - 1, end))
+        num_taught += spans[-1].end - spans[-1].first
+        start = end
+    taught_padding = -num_taught % ROUND
+    end = start + taught_padding
+    end += -end % ROUND
+    return [*spans, Span(start, end - taught_padding, end)]
+
+
+def _fill(x: torch.Tensor, rows: int) -> torch.Tensor:
+    """`x` with rows of zeros behind."""
+    return pad(x, (0, 0) * (x.dim() - 1) + (0, rows - len(x)))
 
 
 def _padded(texts: Sequence[Text], device: torch.device) -> tuple[torch.Tensor, list[int]]:

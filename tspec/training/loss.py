@@ -44,25 +44,20 @@ def judge(head: EagleHead, batch: Batch, num_steps: int) -> tuple[torch.Tensor, 
     The loss is the cross entropy to the target's distribution over the head's vocabulary, at pairs whose next token
     the head has; a pair counts in step s where the chain began in the answer.
     """
-    p, device = batch.scores.softmax(dim=-1), batch.scores.device
-    is_known = batch.says >= 0
-    # Of each taught pair how many are before it in its text: a chain of that many steps reaches it.
-    reach = torch.cat([torch.arange(each.end - each.first) for each in batch.spans]).to(device)
+    p, is_known = batch.scores.softmax(dim=-1), batch.says >= 0
     was_right = torch.ones_like(is_known)
-    total, rows = torch.zeros((), device=device), []
+    total, rows = torch.zeros((), device=p.device), []
     for step, put_out in enumerate(head(batch.aux, batch.embedded, batch.spans, num_steps)):
-        is_counted = reach >= step
+        is_counted = batch.reach >= step
         if step:
             was_right = pad(was_right[:-1], (1, 0))
-        chosen = torch.nonzero(is_counted & is_known)[:, 0]
-        logits = head.logits(put_out.index_select(0, chosen)).float()
-        loss = (logits.logsumexp(-1) - (p[chosen] * logits).sum(-1)).sum()
-        total = total + DECAY**step * loss / max(1, len(chosen))
-        is_right = torch.zeros_like(was_right)
-        is_right[chosen] = logits.max(dim=-1).indices == batch.says[chosen]
+        logits = head.logits(put_out).float()
+        loss = logits.logsumexp(-1) - (p * logits).sum(-1)
+        loss = torch.where(is_counted & is_known, loss, 0).sum()
+        num_known = (is_counted & is_known).sum()
+        total = total + DECAY**step * loss / num_known.clamp_min(1)
         chains = (was_right & is_counted).sum()
-        was_right = was_right & is_counted & is_right
-        num_known = torch.tensor(len(chosen), device=device)
+        was_right = was_right & is_counted & (logits.max(dim=-1).indices == batch.says)
         rows.append(
             torch.stack([loss.detach(), num_known, is_counted.sum(), chains, was_right.sum()]).double()
         )
