@@ -13,10 +13,11 @@ PROMPTS = tuple(
 )
 
 
-def learnable_checkpoint(folder: Path) -> Path:
+def learnable_checkpoint(folder: Path, sureness: float = 0.5) -> Path:
     """A llama of two layers with the byte tokenizer whose next token depends on the newest one alone.
 
-    The tokens 32 to 95 follow each other in one long circle, in no order that anyone would guess.
+    The tokens 32 to 95 follow each other in one long circle, in no order that anyone would guess. With less `sureness`
+    others are drawn, too.
     """
     import torch
     from support.tiny_models import EOS, byte_tokenizer, tiny_checkpoint
@@ -29,7 +30,7 @@ def learnable_checkpoint(folder: Path) -> Path:
                 parameter.zero_()
         model.lm_head.weight.zero_()
         for token, after in zip(circle, circle[1:] + circle[:1], strict=True):
-            model.lm_head.weight[after] = model.model.embed_tokens.weight[token] / 2
+            model.lm_head.weight[after] = sureness * model.model.embed_tokens.weight[token]
     model.save_pretrained(folder)
     byte_tokenizer(folder)
     return folder
