@@ -45,6 +45,10 @@ def parts(request, tmp_path):
     return Teacher(model, config.aux_layers, kept, torch.device("cpu")), head, plain, model
 
 
+def taught(teacher, texts):
+    return teacher.batch(texts, teacher.observe(texts))
+
+
 def test_hidden_states_are_what_enters_the_layers(parts):
     teacher, _, plain, model = parts
     tokens = list(range(3, 23))
@@ -63,7 +67,7 @@ def test_each_step_is_that_of_a_head_that_proposes(parts, prompt):
     tokens = torch.randint(128, (17,), generator=torch.Generator().manual_seed(1)).tolist()
     longer = [*tokens, 1, 2, 3]
     texts = [Text(0, longer[:4], longer[4:]), Text(1, tokens[:prompt], tokens[prompt:])]
-    batch = teacher.teach([*texts, texts[0]])
+    batch = taught(teacher, [*texts, texts[0]])
     states = observe_target(model, tokens)
     with torch.no_grad():
         put_out = head(batch.aux, batch.embedded, batch.spans, STEPS)
@@ -78,7 +82,7 @@ def test_each_step_is_that_of_a_head_that_proposes(parts, prompt):
 def test_pairs_are_taught_within_the_answer_alone(parts):
     teacher, _, plain, model = parts
     text, other = Text(0, [5, 6, 7], [8, 9, 10, 11]), Text(1, [1, 2], [3, 4, 5])
-    batch = teacher.teach([text, other])
+    batch = taught(teacher, [text, other])
     assert batch.spans == [Span(0, 2, 5), Span(5, 6, 8), Span(8, 256 - 123, 256)]
     assert batch.reach.tolist() == [0, 1, 2, 0, 1] + 123 * [-1]
     states = observe_target(model, text.prompt + text.answer)
@@ -93,7 +97,7 @@ def test_acceptance_counts_chains(parts):
     """Against a count by hand: a candidate counts only where all those before it were right."""
     teacher, head, _, _ = parts
     texts = [Text(0, [1], list(range(20, 50))), Text(1, [2, 3], list(range(60, 80)))]
-    batch = teacher.teach(texts)
+    batch = taught(teacher, texts)
     with torch.no_grad():
         batch.says[:] = 0
         head.tensors()["lm_head.weight"][1:] = 0  # so that the sign of one score decides

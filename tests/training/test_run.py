@@ -17,9 +17,10 @@ from tspec.checkpoint.heads import open_head, target_ids
 from tspec.checkpoint.hf_config import read_config
 from tspec.core.errors import CheckpointError, ConfigError
 from tspec.training import texts
+from tspec.training.eagle import train_eagle
 from tspec.training.head import EagleHead, start_from_target
 from tspec.training.hidden import load_target
-from tspec.training.run import claim_folder, train_eagle
+from tspec.training.run import claim_folder
 from tspec.training.settings import head_config
 from tspec.training.texts import read_texts
 from tspec.training.write import write_head

@@ -14,8 +14,8 @@ from tspec.core.errors import ConfigError
 from tspec.training import own_prompts
 from tspec.training import texts as texts_module
 from tspec.training.batches import make_batches, split_texts
+from tspec.training.eagle import frequent_tokens
 from tspec.training.own_prompts import OwnPrompts
-from tspec.training.run import frequent_tokens
 from tspec.training.texts import Text, encode_prompts, first_texts, generate_texts, read_texts
 
 ROOM = 8

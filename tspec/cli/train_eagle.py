@@ -44,7 +44,7 @@ _OPTIONS = {
 def run(args: argparse.Namespace) -> int:
     """Train, or go on with training, and print the head's folder."""
     prompts = read_json_lines(args.prompts, "prompt")
-    from tspec.training.run import train_eagle  # loads torch, which wrong usage should not wait for
+    from tspec.training.eagle import train_eagle  # loads torch, which wrong usage should not wait for
     from tspec.training.settings import TrainSettings
 
     given = {field: getattr(args, name) for name, (_, field) in _OPTIONS.items()}

@@ -1,9 +1,9 @@
-"""What a head learns from: hidden states of the target, and what the target says, for a batch of its texts.
+"""What a proposer learns from: hidden states of the target, and what the target says, for a batch of its texts.
 
 Runs transformers' form of the target over whole sequences. `stored_states` keeps on disk what comes of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,70 +57,32 @@ class Observed:
     likeliest: torch.Tensor
 
 
-Teach = Callable[[Sequence[Text]], Batch]
-"""Gives what a head learns from some texts."""
-
-
-class Teacher:
+class Target:
     """The target, frozen."""
 
-    def __init__(
-        self, model: Any, aux_layers: Sequence[int], kept: torch.Tensor, device: torch.device
-    ) -> None:
-        """`kept`: [head's vocabulary] int64, the target's ids of the head's tokens in ascending order."""
-        self.model, self._device = model, device
-        self._aux_layers = tuple(aux_layers)
-        self._kept = kept.to(device)
-        self._head_id = torch.full((model.lm_head.weight.shape[0],), -1, device=device)
-        self._head_id[self._kept] = torch.arange(len(kept), device=device)
-        self._rows = model.lm_head.weight[self._kept].detach()
+    def __init__(self, model: Any, aux_layers: Sequence[int], device: torch.device) -> None:
+        self.model, self.device, self._aux_layers = model, device, tuple(aux_layers)
 
     @property
     def state_width(self) -> int:
         """Columns of `Observed.states`."""
-        return (len(self._aux_layers) + 1) * int(self._rows.shape[1])
+        return (len(self._aux_layers) + 1) * int(self.model.lm_head.weight.shape[1])
 
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of `Observed.states`."""
-        return self._rows.dtype  # type: ignore[no-any-return]
-
-    @torch.no_grad()
-    def teach(self, texts: Sequence[Text]) -> Batch:
-        """Run the target over texts."""
-        return self.batch(texts, self.observe(texts))
+        return self.model.lm_head.weight.dtype  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def observe(self, texts: Sequence[Text]) -> list[Observed]:
         """What the target computes for each token of each text."""
-        tokens, lengths = _padded(texts, self._device)
+        tokens, lengths = padded(texts, self.device)
         hidden, last = self.hidden_states(tokens)
         states = torch.cat([*hidden, last], dim=-1)
         return [
             Observed(states[row, :length], self._likeliest(last[row, :length]))
             for row, length in enumerate(lengths)
         ]
-
-    @torch.no_grad()
-    def batch(self, texts: Sequence[Text], observed: Sequence[Observed]) -> Batch:
-        """Put texts one after the other with what was observed of them."""
-        width, joined = self._rows.shape[1], list(zip(texts, observed, strict=True))
-        tokens = torch.cat([torch.tensor((text.prompt + text.answer)[1:-1]) for text in texts])
-        last = torch.cat([each.states[len(text.prompt) : -1, -width:] for text, each in joined])
-        says = torch.cat([each.likeliest[len(text.prompt) : -1] for text, each in joined])
-        spans, taught = _spans(texts), len(says)
-        padding = spans[-1]
-        reach = [torch.arange(each.end - each.first) for each in spans[:-1]]
-        reach.append(torch.full((padding.end - padding.first,), -1))
-        aux = torch.cat([each.states[:-2, :-width] for each in observed])
-        return Batch(
-            aux=_fill(aux, padding.end).to(self._device),
-            embedded=_fill(self.model.model.embed_tokens(tokens.to(self._device)), padding.end),
-            spans=spans,
-            reach=torch.cat(reach).to(self._device),
-            scores=_fill(linear(last.to(self._device), self._rows).float(), taught + len(reach[-1])),
-            says=_fill(self._head_id[says.to(self._device).long()], taught + len(reach[-1])),
-        )
 
     def hidden_states(self, tokens: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
         """What enters the aux layers, [texts, T, hidden] each, and what leaves the final norm.
@@ -152,6 +114,41 @@ class Teacher:
         return torch.cat([self.model.lm_head(some).max(dim=-1).indices.int() for some in parts])
 
 
+class Teacher(Target):
+    """The target as a head learns from it."""
+
+    def __init__(
+        self, model: Any, aux_layers: Sequence[int], kept: torch.Tensor, device: torch.device
+    ) -> None:
+        """`kept`: [head's vocabulary] int64, the target's ids of the head's tokens in ascending order."""
+        super().__init__(model, aux_layers, device)
+        kept = kept.to(device)
+        self._head_id = torch.full((model.lm_head.weight.shape[0],), -1, device=device)
+        self._head_id[kept] = torch.arange(len(kept), device=device)
+        self._rows = model.lm_head.weight[kept].detach()
+
+    @torch.no_grad()
+    def batch(self, texts: Sequence[Text], observed: Sequence[Observed]) -> Batch:
+        """Put texts one after the other with what was observed of them."""
+        width, joined = self._rows.shape[1], list(zip(texts, observed, strict=True))
+        tokens = torch.cat([torch.tensor((text.prompt + text.answer)[1:-1]) for text in texts])
+        last = torch.cat([each.states[len(text.prompt) : -1, -width:] for text, each in joined])
+        says = torch.cat([each.likeliest[len(text.prompt) : -1] for text, each in joined])
+        spans, taught = _spans(texts), len(says)
+        padding = spans[-1]
+        reach = [torch.arange(each.end - each.first) for each in spans[:-1]]
+        reach.append(torch.full((padding.end - padding.first,), -1))
+        aux = torch.cat([each.states[:-2, :-width] for each in observed])
+        return Batch(
+            aux=fill_up(aux, padding.end).to(self.device),
+            embedded=fill_up(self.model.model.embed_tokens(tokens.to(self.device)), padding.end),
+            spans=spans,
+            reach=torch.cat(reach).to(self.device),
+            scores=fill_up(linear(last.to(self.device), self._rows).float(), taught + len(reach[-1])),
+            says=fill_up(self._head_id[says.to(self.device).long()], taught + len(reach[-1])),
+        )
+
+
 def _spans(texts: Sequence[Text]) -> list[Span]:
     """Where the texts of a batch are, and the padding after them."""
     spans, start, num_taught = [], 0, 0
@@ -167,30 +164,37 @@ def _spans(texts: Sequence[Text]) -> list[Span]:
     return [*spans, Span(start, end - taught_padding, end)]
 
 
-def _fill(x: torch.Tensor, rows: int) -> torch.Tensor:
+def fill_up(x: torch.Tensor, rows: int) -> torch.Tensor:
     """`x` with rows of zeros behind."""
     return pad(x, (0, 0) * (x.dim() - 1) + (0, rows - len(x)))
 
 
-def _padded(texts: Sequence[Text], device: torch.device) -> tuple[torch.Tensor, list[int]]:
+def padded(texts: Sequence[Text], device: torch.device) -> tuple[torch.Tensor, list[int]]:
     """Tokens [texts, T] int64, with zeros behind, and lengths."""
     rows = [torch.tensor(text.prompt + text.answer) for text in texts]
     return pad_sequence(rows, batch_first=True).to(device), [len(row) for row in rows]
 
 
-def load_target(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
-    """The target as transformers runs it, frozen."""
+def load_target(folder: Path, device: torch.device, dtype: torch.dtype | None = None) -> Any:
+    """The target as transformers runs it, frozen; in `fast_dtype` where none is given."""
     from transformers import AutoModelForCausalLM  # slow to import
     from transformers.utils import logging
 
     had_bar = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # we draw our own
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype or fast_dtype(device), local_files_only=True
+        )
     finally:
         if had_bar:
             logging.enable_progress_bar()
     return model.eval().requires_grad_(False).to(device)
+
+
+def train_device() -> torch.device:
+    """Where to train."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def fast_dtype(device: torch.device) -> torch.dtype:
