@@ -26,6 +26,7 @@ class OwnPrompts:
     def __init__(self, llm: "LLM", max_prompt_tokens: int) -> None:
         self._llm, self._max_prompt_tokens = llm, max_prompt_tokens
         around = llm.tokenizer.around_user_turn()
+        self.opening: list[int] | None
         self.opening, after = (None, []) if around is None else around
         self._ends = tuple(after[:1])
 
