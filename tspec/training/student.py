@@ -19,7 +19,7 @@ from tspec.training.texts import Text
 NUM_DEPTHS = 3
 """Candidates of a chain that the figures are for; all have the same loss, since the student sees whole texts."""
 
-ROWS_AT_A_TIME = 256
+ROWS_AT_A_TIME = 128
 """Rows whose logits over the whole vocabulary are in memory at a time."""
 
 ROUND_TEXT = 32
