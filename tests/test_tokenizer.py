@@ -67,6 +67,21 @@ def test_a_chat_is_written_by_the_template(folder, place):
     assert load_codec(folder, VOCAB).encode_chat(CHAT) == [BOS, *b"user:hi", EOS]
 
 
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("<bos>{{ messages[0].content }}<eos>b", ([BOS], [EOS, ord("b")])),
+        ("a{{ messages[0].content }}", ([ord("a")], [])),
+        ("{{ messages[0].content | upper }}", None),
+        (None, None),
+    ],
+)
+def test_what_a_template_writes_around_the_users_turn(folder, template, expected):
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    assert load_codec(folder, VOCAB).around_user_turn() == expected
+
+
 def test_a_chat_without_a_template_is_refused(folder):
     with pytest.raises(ConfigError, match="chat template: got none"):
         load_codec(folder, VOCAB).encode_chat(CHAT)

@@ -95,6 +95,19 @@ class TextCodec:
             )
         return self.encode_piece(text)  # the template writes the special tokens itself
 
+    def around_user_turn(self) -> tuple[list[int], list[int]] | None:
+        """Ids that the template writes before what a user says first, and those after it.
+
+        None without a template, and for one that writes another thing than what was said.
+        Errors   as `encode_chat`
+        """
+        content = "what-the-user-says"
+        text = self._render_chat([{"role": "user", "content": content}])
+        if text is None or content not in text:
+            return None
+        before, _, after = text.partition(content)
+        return self.encode_piece(before), self.encode_piece(after)
+
     def _render_chat(self, messages: Sequence[Message]) -> str | None:
         """Text of a chat, None without a template."""
         try:

@@ -13,23 +13,31 @@ PROMPTS = tuple(
 )
 
 
-def learnable_checkpoint(folder: Path) -> Path:
-    """A llama of two layers with the byte tokenizer whose next token depends on the newest one alone.
+def learnable_checkpoint(folder: Path, sureness: float = 0.5, layers: int = 2) -> Path:
+    """A llama with the byte tokenizer whose next token depends on the newest one alone.
 
-    The tokens 32 to 95 follow each other in one long circle, in no order that anyone would guess.
+    The tokens 32 to 95 follow each other in one long circle, in no order that anyone would guess. With less `sureness`
+    others are drawn, too. What layers between the first and the last do counts.
     """
     import torch
     from support.tiny_models import EOS, byte_tokenizer, tiny_checkpoint
 
-    model = tiny_checkpoint(folder, "llama", vocab=EOS + 2)
+    model = tiny_checkpoint(folder, "llama", layers=layers, vocab=EOS + 2)
     circle = (FIRST + torch.randperm(COUNT, generator=torch.Generator().manual_seed(0))).tolist()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith(("o_proj.weight", "down_proj.weight")):
-                parameter.zero_()
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+        for layer in (model.model.layers[0], model.model.layers[-1]):
+            layer.mlp.down_proj.weight.zero_()
+        for layer in model.model.layers[1:-1]:
+            layer.mlp.down_proj.weight *= 4
         model.lm_head.weight.zero_()
+        reads = model.model.embed_tokens.weight
+        if layers > 2:
+            reads = torch.zeros_like(reads)
+            reads[circle] = model.model(torch.tensor(circle)[:, None]).last_hidden_state[:, 0]
         for token, after in zip(circle, circle[1:] + circle[:1], strict=True):
-            model.lm_head.weight[after] = model.model.embed_tokens.weight[token] / 2
+            model.lm_head.weight[after] = sureness * reads[token]
     model.save_pretrained(folder)
     byte_tokenizer(folder)
     return folder
@@ -48,6 +56,21 @@ def tiny_settings(**changes: Any) -> Any:
         "learning_rate": 1e-2,
     }
     return TrainSettings(**settings | changes)
+
+
+def tiny_draft_settings(**changes: Any) -> Any:
+    """Settings for a draft model that is trained in a few seconds."""
+    from tspec.training.settings import DraftSettings
+
+    settings = {
+        "num_tokens": 1000,
+        "max_answer_tokens": 40,
+        "num_epochs": 2,
+        "batch_tokens": 128,
+        "learning_rate": 1e-2,
+        "num_layers": 1,
+    }
+    return DraftSettings(**settings | changes)
 
 
 def write_prompts(file: Path) -> Path:

@@ -12,8 +12,7 @@ from support.tiny_models import ARCHITECTURES, tiny_checkpoint
 from support.tiny_training import tiny_settings
 
 from tspec.checkpoint.hf_config import read_config
-from tspec.training import head as head_module
-from tspec.training.head import EagleHead, start_from_target
+from tspec.training.head import EagleHead, Span, start_from_target
 from tspec.training.hidden import Teacher, load_target
 from tspec.training.loss import judge
 from tspec.training.settings import head_config
@@ -46,6 +45,10 @@ def parts(request, tmp_path):
     return Teacher(model, config.aux_layers, kept, torch.device("cpu")), head, plain, model
 
 
+def taught(teacher, texts):
+    return teacher.batch(texts, teacher.observe(texts))
+
+
 def test_hidden_states_are_what_enters_the_layers(parts):
     teacher, _, plain, model = parts
     tokens = list(range(3, 23))
@@ -57,33 +60,31 @@ def test_hidden_states_are_what_enters_the_layers(parts):
     torch.testing.assert_close(last[0], states.normed)
 
 
-@pytest.mark.parametrize("at_a_time", [128, 5])
-def test_each_step_is_that_of_a_head_that_proposes(parts, at_a_time, monkeypatch):
+@pytest.mark.parametrize("prompt", [1, 4])
+def test_each_step_is_that_of_a_head_that_proposes(parts, prompt):
     """A pair of step s says what the head says after s candidates of its own, which are the text's here."""
-    monkeypatch.setattr(head_module, "QUERIES_AT_A_TIME", at_a_time)
     teacher, head, plain, model = parts
     tokens = torch.randint(128, (17,), generator=torch.Generator().manual_seed(1)).tolist()
     longer = [*tokens, 1, 2, 3]
-    batch = teacher.teach([Text(0, longer[:4], longer[4:]), Text(1, tokens[:4], tokens[4:])])
+    texts = [Text(0, longer[:4], longer[4:]), Text(1, tokens[:prompt], tokens[prompt:])]
+    batch = taught(teacher, [*texts, texts[0]])
     states = observe_target(model, tokens)
     with torch.no_grad():
-        put_out = head(batch.aux, batch.embedded, STEPS)
+        put_out = head(batch.aux, batch.embedded, batch.spans, STEPS)
         for step in range(STEPS):
-            for pair in range(step, len(tokens) - 1):
+            for pair in range(prompt - 1 + step, len(tokens) - 2):
                 committed = pair + 2 - step
                 expected = eagle_logits(plain, states, tokens[:committed], tokens[committed : pair + 2])
-                got = head.logits(put_out[step][1, pair])
+                got = head.logits(put_out[step][len(longer) - 5 + pair - (prompt - 1)])
                 torch.testing.assert_close(got.double(), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_pairs_are_taught_within_the_answer_alone(parts):
     teacher, _, plain, model = parts
     text, other = Text(0, [5, 6, 7], [8, 9, 10, 11]), Text(1, [1, 2], [3, 4, 5])
-    batch = teacher.teach([text, other])
-    assert batch.is_taught.tolist() == [
-        [False, False, True, True, True, False],
-        [False, True, True, False, False, False],
-    ]
+    batch = taught(teacher, [text, other])
+    assert batch.spans == [Span(0, 2, 5), Span(5, 6, 8), Span(8, 256 - 123, 256)]
+    assert batch.reach.tolist() == [0, 1, 2, 0, 1] + 123 * [-1]
     states = observe_target(model, text.prompt + text.answer)
     logits = (states.normed @ states.lm_head.T)[3:6]  # after 8, 9 and 10
     torch.testing.assert_close(batch.scores[:3], logits[:, torch.tensor(plain.draft_ids)])
@@ -96,24 +97,24 @@ def test_acceptance_counts_chains(parts):
     """Against a count by hand: a candidate counts only where all those before it were right."""
     teacher, head, _, _ = parts
     texts = [Text(0, [1], list(range(20, 50))), Text(1, [2, 3], list(range(60, 80)))]
-    batch = teacher.teach(texts)
+    batch = taught(teacher, texts)
     with torch.no_grad():
         batch.says[:] = 0
         head.tensors()["lm_head.weight"][1:] = 0  # so that the sign of one score decides
         _, outcome = judge(head, batch, STEPS)
-        put_out = head(batch.aux, batch.embedded, STEPS)
+        put_out = head(batch.aux, batch.embedded, batch.spans, STEPS)
         is_right = [head.logits(each).argmax(-1) == 0 for each in put_out]
     chains = pairs = [0] * STEPS
     accepted, pairs, chains = [0] * STEPS, [0] * STEPS, [0] * STEPS
-    for row in range(2):
-        for first in torch.nonzero(batch.is_taught[row])[:, 0].tolist():
+    for rows in (range(29), range(29, 48)):
+        for first in rows:
             was_right = True
             for step in range(STEPS):
-                if not (first + step < batch.is_taught.shape[1] and batch.is_taught[row, first + step]):
+                if first + step not in rows:
                     break
                 pairs[step] += 1
                 chains[step] += was_right
-                was_right = was_right and bool(is_right[step][row, first + step])
+                was_right = was_right and bool(is_right[step][first + step])
                 accepted[step] += was_right
     assert outcome.sums[:, 2].tolist() == pairs
     assert outcome.sums[:, 3].tolist() == chains

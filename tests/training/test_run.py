@@ -16,9 +16,11 @@ from tspec import LLM, SamplingParams
 from tspec.checkpoint.heads import open_head, target_ids
 from tspec.checkpoint.hf_config import read_config
 from tspec.core.errors import CheckpointError, ConfigError
+from tspec.training import texts
+from tspec.training.eagle import train_eagle
 from tspec.training.head import EagleHead, start_from_target
 from tspec.training.hidden import load_target
-from tspec.training.run import claim_folder, train_eagle
+from tspec.training.run import claim_folder
 from tspec.training.settings import head_config
 from tspec.training.texts import read_texts
 from tspec.training.write import write_head
@@ -107,7 +109,9 @@ def test_a_stopped_training_goes_on_to_the_same_bytes(trained, with_texts, targe
     assert (with_texts / "records.jsonl").read_bytes() == (trained[0] / "records.jsonl").read_bytes()
 
 
-def test_stopped_answers_go_on_to_the_same_texts(trained, target, tmp_path):
+def test_stopped_answers_go_on_to_the_same_texts(trained, target, tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "NUM_AT_A_TIME", 4)  # so that they do not all end at once
+
     def stop(what, done, total):
         if what == "tokens of the target" and done > total / 2:
             raise KeyboardInterrupt

@@ -3,15 +3,23 @@
 Run: pytest tests/training/test_texts.py
 """
 
+from dataclasses import replace
+
 import pytest
+from support.checkpoints import edit_json
+from support.tiny_training import learnable_checkpoint
 
 from tspec import LLM, SamplingParams
 from tspec.core.errors import ConfigError
+from tspec.training import own_prompts
+from tspec.training import texts as texts_module
 from tspec.training.batches import make_batches, split_texts
-from tspec.training.run import frequent_tokens
+from tspec.training.eagle import frequent_tokens
+from tspec.training.own_prompts import OwnPrompts
 from tspec.training.texts import Text, encode_prompts, first_texts, generate_texts, read_texts
 
 ROOM = 8
+TEMPLATE = "<u>{{ messages[0]['content'] }}|<a>"
 PROMPTS = [[65 + number, 66, 67] for number in range(6)]
 
 
@@ -44,6 +52,62 @@ def test_prompts_come_again_with_other_answers(llm, tmp_path):
         first = texts[text.number - len(PROMPTS)]
         assert text.prompt == first.prompt
         assert text.answer != first.answer
+
+
+@pytest.fixture
+def short_turns(monkeypatch):
+    monkeypatch.setattr(own_prompts, "MAX_TOKENS", 24)
+
+
+@pytest.fixture(scope="module")
+def chatting(tmp_path_factory):
+    """A target with a template."""
+    folder = learnable_checkpoint(tmp_path_factory.mktemp("target"), sureness=0.1)
+    edit_json(folder / "tokenizer_config.json", chat_template=TEMPLATE)
+    with LLM(folder, max_num_seqs=4) as llm:
+        yield llm
+
+
+def test_after_the_last_prompt_the_target_makes_up_its_own(chatting, tmp_path, short_turns):
+    prompts = encode_prompts(chatting, ["ab"], ROOM)
+    whole = generated(chatting, tmp_path / "texts.jsonl", 6 * ROOM, prompts)
+    assert whole[0].prompt == chatting.encode_chat([{"role": "user", "content": "ab"}])
+    assert len({tuple(text.prompt) for text in whole}) == len(whole) > 4
+    for text in whole[1:]:
+        drawn = SamplingParams(max_tokens=24, temperature=1, seed=text.number, stop_token_ids=[ord("|")])
+        turn = chatting.generate([chatting.tokenizer.encode("<u>")], drawn)[0]
+        assert turn.text.strip()
+        assert text.prompt == chatting.encode_chat([{"role": "user", "content": turn.text.strip()}])
+        assert text.answer == chatting.generate(text.prompt, SamplingParams(max_tokens=ROOM))[0].token_ids
+
+
+@pytest.mark.parametrize("num_calls", [1, 3, 4])
+def test_made_up_prompts_are_the_same_after_a_stop(chatting, tmp_path, num_calls, short_turns, monkeypatch):
+    monkeypatch.setattr(texts_module, "NUM_AT_A_TIME", 2)
+    prompts = encode_prompts(chatting, ["ab"], ROOM)
+    whole = generated(chatting, tmp_path / "whole.jsonl", 6 * ROOM, prompts)
+    file = tmp_path / "texts.jsonl"
+    calls = iter(range(100))
+
+    def stop(what, done, total):
+        if next(calls) == num_calls:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate_texts(chatting, prompts, file, num_tokens=6 * ROOM, max_answer_tokens=ROOM, on_progress=stop)
+    assert len(read_texts(file)) < len(whole)
+    assert generated(chatting, file, 6 * ROOM, prompts) == whole
+
+
+def test_a_turn_that_says_nothing_or_is_too_long_gives_way_to_a_given_prompt(chatting, tmp_path, monkeypatch):
+    prompts = encode_prompts(chatting, ["ab"], ROOM)
+    monkeypatch.setattr(texts_module, "MAX_PROMPT_TOKENS", 9)  # no turn fits but the given one
+    for text in generated(chatting, tmp_path / "texts.jsonl", 4 * ROOM, prompts)[1:]:
+        params = SamplingParams(max_tokens=ROOM, temperature=1, seed=text.number)
+        assert text.prompt == prompts[0]
+        assert text.answer == chatting.generate(text.prompt, params)[0].token_ids
+    turn = chatting.generate("ab", SamplingParams(max_tokens=4))[0]
+    assert OwnPrompts(chatting, 20).prompt(replace(turn, text=" \n")) is None
 
 
 def test_texts_that_are_there_are_kept_and_gaps_filled(llm, tmp_path):

@@ -1,94 +1,31 @@
 """`tspec train-eagle TARGET`: an EAGLE-3 head for a target that has none, from prompts alone."""
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tspec.cli.training_run import OPTIONS, add_options, run_training
 
-from tspec.core.text_files import read_json_lines
-
-if TYPE_CHECKING:
-    from tspec.build import Progress as OnProgress
-    from tspec.training.train import OnRecord, Record
-
-LINES = 40
-"""Lines printed of a run where no bar can be drawn."""
-
-
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
-    """Declare the subcommand. Options that are left out have the defaults of `TrainSettings`."""
-    parser = subparsers.add_parser("train-eagle", help="train an EAGLE-3 head for a target")
-    parser.add_argument("target", type=Path, help="folder with config.json and safetensors files")
-    parser.add_argument("--prompts", type=Path, required=True, help='JSON lines with "prompt"')
-    parser.add_argument("--out", type=Path, required=True, help="folder of the run; a stopped one goes on")
-    for name, (text, _) in _OPTIONS.items():
-        parser.add_argument(f"--{name}", type=int, metavar="N", help=text)
-    return parser
-
-
-_OPTIONS = {
-    "tokens": ("tokens that the target answers to train on (default: 1000000)", "num_tokens"),
-    "epochs": ("times that each text is seen (default: 4)", "num_epochs"),
+_OPTIONS = OPTIONS | {
     "vocab": ("tokens that the head can say, the most frequent ones (default: 4096)", "vocab_size"),
     "mlp": ("width of the head's MLP (default: the target's)", "intermediate_size"),
     "steps": ("candidates in a row that the head is trained for (default: 3)", "num_steps"),
-    "seed": ("of the order of the texts (default: 0)", "seed"),
 }
-"""Options by name: what they mean, and the field of TrainSettings that they set."""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser("train-eagle", help="train an EAGLE-3 head for a target")
+    add_options(parser, _OPTIONS)
+    return parser
 
 
 def run(args: argparse.Namespace) -> int:
     """Train, or go on with training, and print the head's folder."""
-    prompts = read_json_lines(args.prompts, "prompt")
-    from tspec.training.run import train_eagle  # loads torch, which wrong usage should not wait for
+    return run_training(args, _OPTIONS, _kind)
+
+
+def _kind() -> tuple[Any, Any]:
+    from tspec.training.eagle import train_eagle
     from tspec.training.settings import TrainSettings
 
-    given = {field: getattr(args, name) for name, (_, field) in _OPTIONS.items()}
-    settings = TrainSettings(**{field: value for field, value in given.items() if value is not None})
-    console = Console(stderr=True)
-    try:
-        with _bars(console) as (on_progress, on_record):
-            head = train_eagle(
-                args.target, prompts, args.out, settings, on_progress=on_progress, on_record=on_record
-            )
-    except KeyboardInterrupt:
-        console.print(f"stopped; the same command goes on from what {args.out} holds")
-        raise
-    print(head)
-    return 0
-
-
-@contextmanager
-def _bars(console: Console) -> "Iterator[tuple[OnProgress, OnRecord]]":
-    """Show what is done and the figures of each update: bars on a terminal, else some lines."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        tasks: dict[str, Any] = {}
-
-        def on_progress(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-                if not console.is_terminal:
-                    console.print(f"{what}: {done} of {total}", highlight=False)
-            bars.update(tasks[what], completed=done, total=total)
-
-        def on_record(record: "Record") -> None:
-            on_progress("train", record.update, record.num_updates)
-            bars.update(tasks["train"], description=f"train: {_shown(record)}")
-            is_due = record.update % max(1, record.num_updates // LINES) == 0
-            if record.is_held_out or (is_due and not console.is_terminal):
-                place = f"update {record.update} of {record.num_updates}"
-                console.print(f"{place}: {_shown(record)}", highlight=False, soft_wrap=True)
-
-        yield on_progress, on_record
-
-
-def _shown(record: "Record") -> str:
-    loss = " ".join(f"{each:.2f}" for each in record.loss)
-    acceptance = " ".join(f"{each:.0%}" for each in record.acceptance)
-    kept = ", on texts kept from training" if record.is_held_out else ""
-    return f"loss {loss}, acceptance {acceptance}, tokens per pass {record.tokens_per_pass:.2f}{kept}"
+    return TrainSettings, train_eagle

@@ -7,18 +7,28 @@ Source    EAGLE-3, arXiv:2503.01840, section 3.2 (training-time test)
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.functional import linear, pad, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import linear, pad, rms_norm, silu
 
 from tspec.checkpoint.head_tensors import D2T, head_tensors
 from tspec.core.head_config import EagleConfig
 
-QUERIES_AT_A_TIME = 128
-"""Pairs of a later step whose attention is computed together: fewer see fewer keys in vain, more call less often."""
+ROUND = 32
+"""Pairs of a text come to attention in multiples of this: see `hidden.ROUND`."""
 
 _LAYER = "layers.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a text's pairs are among those of a batch: from `start` to `end`, and taught from `first` on."""
+
+    start: int
+    first: int
+    end: int
 
 
 class EagleHead(torch.nn.Module):
@@ -37,25 +47,35 @@ class EagleHead(torch.nn.Module):
         """Parameters by their names in a checkpoint."""
         return {name.replace("/", "."): value for name, value in self._parameters_by_name.items()}
 
-    def forward(self, aux: torch.Tensor, embedded: torch.Tensor, num_steps: int) -> list[torch.Tensor]:
-        """What each step puts out, [texts, pairs, hidden] each.
+    def forward(
+        self, aux: torch.Tensor, embedded: torch.Tensor, spans: Sequence[Span], num_steps: int
+    ) -> list[torch.Tensor]:
+        """What each step puts out at taught pairs, [taught pairs, hidden] each.
 
-        aux        [texts, pairs, aux layers * hidden]
-        embedded   [texts, pairs, hidden]
+        What it puts out at a text's first `step` taught pairs has no meaning: no chain begins early enough.
+        aux        [pairs, aux layers * hidden], pairs of all texts one after the other
+        embedded   [pairs, hidden]
+        spans      of each text, without gaps
         """
-        pairs = embedded.shape[1]
-        turns = _turns(self.config, pairs, embedded.device)
+        taught = torch.cat([torch.arange(each.first, each.end) for each in spans]).to(embedded.device)
+        turns = _turns(self.config, spans, embedded.device)
         token = self._norm(embedded, f"{_LAYER}.input_layernorm")
-        hidden, put_out = linear(aux.to(embedded.dtype), self._at("fc")), []
-        seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for _ in range(num_steps):
-            q, k, v = self._qkv(token, hidden, turns)
-            seen.append((k, v))
-            attended = _attend(q, seen)
+        hidden = linear(aux.to(embedded.dtype), self._at("fc"))
+        read = self._read(token, hidden)
+        seen = [self._keys_and_values(read, turns)]
+        # Of pairs that teach nothing, as those of the prompt, only keys and values are of use.
+        token, hidden, read = (each.index_select(0, taught) for each in (token, hidden, read))
+        turns = turns[0][taught], turns[1][taught]
+        put_out: list[torch.Tensor] = []
+        for step in range(num_steps):
+            if step:
+                hidden = _behind(hidden, 1)  # each pair reads what the one before it put out
+                read = self._read(token, hidden)
+                seen.append(self._keys_and_values(read, turns))
+            attended = _attend(self._queries(read, turns), seen, spans)
             hidden = hidden + linear(attended, self._at(f"{_LAYER}.self_attn.o_proj"))
             hidden = hidden + self._mlp(self._norm(hidden, f"{_LAYER}.post_attention_layernorm"))
             put_out.append(hidden)
-            hidden = pad(hidden[:, :-1], (0, 0, 1, 0))  # each pair reads what the one before it put out
         return put_out
 
     def logits(self, rows: torch.Tensor) -> torch.Tensor:
@@ -68,21 +88,28 @@ class EagleHead(torch.nn.Module):
     def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return rms_norm(x.float(), x.shape[-1:], self._at(name), self.config.layer.rms_eps)
 
-    def _qkv(self, token: torch.Tensor, hidden: torch.Tensor, turns: Any) -> tuple[torch.Tensor, ...]:
-        """Queries, keys and values, [texts, heads, pairs, head dim] each; keys and values as many as queries."""
-        both = torch.cat([token, self._norm(hidden, f"{_LAYER}.hidden_norm")], dim=-1)
-        layer, (texts, pairs, _) = self.config.layer, both.shape
-        q, k, v = (
-            linear(both, self._at(f"{_LAYER}.self_attn.{name}_proj"))
-            .view(texts, pairs, -1, layer.head_dim)
-            .transpose(1, 2)
-            for name in "qkv"
-        )
-        if layer.has_qk_norm:
-            q = self._norm(q, f"{_LAYER}.self_attn.q_norm")
-            k = self._norm(k, f"{_LAYER}.self_attn.k_norm")
-        q, k = _turn(q, turns).to(v.dtype), _turn(k, turns).to(v.dtype)
-        return q, k.repeat_interleave(layer.group_size, 1), v.repeat_interleave(layer.group_size, 1)
+    def _read(self, token: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """What the layer's attention reads, [pairs, 2 * hidden]."""
+        return torch.cat([token, self._norm(hidden, f"{_LAYER}.hidden_norm")], dim=-1)
+
+    def _heads(self, read: torch.Tensor, name: str, turns: Any = None) -> torch.Tensor:
+        """Heads of q, k or v, [pairs, heads, head dim]; turned by position where `turns` is given."""
+        heads = linear(read, self._at(f"{_LAYER}.self_attn.{name}_proj"))
+        heads = heads.unflatten(-1, (-1, self.config.layer.head_dim))
+        if turns is None:
+            return heads
+        if self.config.layer.has_qk_norm:
+            heads = self._norm(heads, f"{_LAYER}.self_attn.{name}_norm").to(heads.dtype)
+        return _turn(heads, turns).to(heads.dtype)
+
+    def _queries(self, read: torch.Tensor, turns: Any) -> torch.Tensor:
+        """[kv heads, pairs, heads of a kv head, head dim]."""
+        heads = self._heads(read, "q", turns)
+        return heads.unflatten(1, (-1, self.config.layer.group_size)).transpose(0, 1)
+
+    def _keys_and_values(self, read: torch.Tensor, turns: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """[kv heads, pairs, head dim] each."""
+        return self._heads(read, "k", turns).transpose(0, 1), self._heads(read, "v").transpose(0, 1)
 
     def _mlp(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = (linear(x, self._at(f"{_LAYER}.mlp.{name}_proj")) for name in ("gate", "up"))
@@ -121,11 +148,14 @@ def start_from_target(head: EagleHead, model: Any, kept: torch.Tensor) -> None:
     tensors["lm_head.weight"].copy_(model.lm_head.weight[kept.to(model.lm_head.weight.device)])
 
 
-def _turns(config: EagleConfig, pairs: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines [pairs, head dim / 2] of rotary positions."""
+def _turns(
+    config: EagleConfig, spans: Sequence[Span], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines [pairs, 1, head dim / 2] of rotary positions."""
     half = config.layer.head_dim // 2
     speeds = config.layer.rope.base ** (-torch.arange(half, device=device, dtype=torch.float32) / half)
-    angles = torch.arange(pairs, device=device, dtype=torch.float32)[:, None] * speeds
+    places = torch.cat([torch.arange(each.end - each.start) for each in spans]).to(device)
+    angles = places[:, None, None] * speeds
     return angles.cos(), angles.sin()
 
 
@@ -135,36 +165,49 @@ def _turn(x: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]) -> torch.Te
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
-def _attend(q: torch.Tensor, seen: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    """Attention of the newest step, [texts, pairs, heads * head dim]: pair n sees keys of step 0 up to n - step, and of
+def _behind(x: torch.Tensor, by: int) -> torch.Tensor:
+    """Rows [rows, ...] moved down, with zeros before; what a text's first rows get has no meaning."""
+    return pad(x[: len(x) - by], (0, 0) * (x.dim() - 1) + (by, 0)) if by else x
+
+
+def _round_up(x: torch.Tensor) -> torch.Tensor:
+    """`x` [kv heads, pairs, ...] with zeros behind, up to a multiple of ROUND pairs."""
+    return pad(x, (0, 0) * (x.dim() - 2) + (0, -x.shape[1] % ROUND))
+
+
+def _attend(
+    q: torch.Tensor, seen: Sequence[tuple[torch.Tensor, torch.Tensor]], spans: Sequence[Span]
+) -> torch.Tensor:
+    """Attention of the newest step, [taught pairs, heads * head dim]: pair n sees keys of step 0 up to n - step, and of
     each later step t the one at n - step + t, which is its own chain.
 
-    q and what was seen: [texts, heads, pairs, head dim]; `seen` has keys and values of each step so far.
+    q       [kv heads, taught pairs, heads of a kv head, head dim]
+    seen    keys and values of each step so far, [kv heads, pairs, head dim]: of all pairs, and in later steps of taught
+            ones
     """
-    pairs, step = q.shape[2], len(seen) - 1
-    if step == 0:
-        mixed = scaled_dot_product_attention(q, *seen[0], is_causal=True)
-    else:
-        starts = range(0, pairs, QUERIES_AT_A_TIME)
-        ends = [min(start + QUERIES_AT_A_TIME, pairs) for start in starts]
-        mixed = torch.cat(
-            [_attend_some(q, seen, start, end) for start, end in zip(starts, ends, strict=True)], 2
-        )
-    return mixed.transpose(1, 2).flatten(2)
-
-
-def _attend_some(
-    q: torch.Tensor, seen: Sequence[tuple[torch.Tensor, torch.Tensor]], start: int, end: int
-) -> torch.Tensor:
-    """As `_attend` for pairs from start to end: of later steps only the few keys that these can see."""
-    step, places = len(seen) - 1, torch.arange(end, device=q.device)
-    ranges = [
-        (0 if at == 0 else max(start - step + at, 0), max(end - step + at, 0)) for at in range(step + 1)
+    step, q = len(seen) - 1, q * q.shape[-1] ** -0.5
+    chain = [
+        [_behind(each.transpose(0, 1), step - at).transpose(0, 1)[:, :, None] for each in seen[at]]
+        for at in range(1, step + 1)
     ]
-    k, v = (
-        torch.cat([each[part][:, :, low:high] for each, (low, high) in zip(seen, ranges, strict=True)], 2)
-        for part in (0, 1)
-    )
-    behind = [places[start:end, None] - places[low:high] for low, high in ranges]
-    is_seen = [behind[0] >= step, *(behind[at] == step - at for at in range(1, step + 1))]
-    return scaled_dot_product_attention(q[:, :, start:end], k, v, attn_mask=torch.cat(is_seen, dim=1))
+    own = torch.stack([(q * k).sum(-1) for k, _ in chain], -1) if chain else q[..., :0]
+    num_taught, num_pairs = [s.end - s.first for s in spans], [s.end - s.start for s in spans]
+    mixed, weights = [], []
+    parts = zip(
+        spans, q.split(num_taught, 1), own.split(num_taught, 1),
+        seen[0][0].split(num_pairs, 1), seen[0][1].split(num_pairs, 1), strict=True,
+    )  # fmt: skip
+    for span, *here in parts:
+        num_here = here[0].shape[1]
+        q_here, own_here, k, v = map(_round_up, here)
+        is_seen = torch.ones(q_here.shape[1], k.shape[1], dtype=torch.bool, device=q.device)
+        is_seen = is_seen.tril(span.first - span.start - step)[:, None]
+        scores = (q_here.flatten(1, 2) @ k.transpose(1, 2)).unflatten(1, q_here.shape[1:3])
+        scores = torch.cat([scores.masked_fill(~is_seen, float("-inf")), own_here], -1)
+        of_text, of_chain = scores.softmax(-1).to(v.dtype).split([k.shape[1], step], -1)
+        mixed.append((of_text.flatten(1, 2) @ v).unflatten(1, q_here.shape[1:3])[:, :num_here])
+        weights.append(of_chain[:, :num_here])
+    both, of_chain = torch.cat(mixed, 1), torch.cat(weights, 1)
+    for at, (_, v) in enumerate(chain):
+        both = both + of_chain[..., at, None] * v
+    return both.transpose(0, 1).flatten(1)

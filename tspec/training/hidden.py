@@ -1,18 +1,23 @@
-"""What a head learns from: hidden states of the target, and what the target says, for a batch of its texts.
+"""What a proposer learns from: hidden states of the target, and what the target says, for a batch of its texts.
 
 Runs transformers' form of the target over whole sequences. `stored_states` keeps on disk what comes of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 from torch.nn.utils.rnn import pad_sequence
 
+from tspec.training.head import Span
 from tspec.training.texts import Text
+
+ROUND = 128
+"""Pairs of a batch, and taught ones, come in multiples of this. oneDNN compiles its products for each new number of
+rows, which took a quarter of the time of training, and keeps what it compiled in memory."""
 
 ROWS_AT_A_TIME = 1024
 """Rows whose logits over the whole vocabulary are in memory at a time."""
@@ -20,18 +25,22 @@ ROWS_AT_A_TIME = 1024
 
 @dataclass(frozen=True)
 class Batch:
-    """Texts side by side, of T tokens at most: T - 1 pairs each of a hidden state and the token after it.
+    """Pairs of a hidden state of the target and the token after it, texts one after the other.
 
-    aux        [texts, pairs, aux layers * hidden], the hidden states that the head joins
-    embedded   [texts, pairs, hidden], embedding of the token after
-    is_taught  [texts, pairs] bool, whether the target has said what comes after the pair
+    Taught are the pairs whose token is of the answer, and has a token after it. The last span is padding, of zeros.
+
+    aux        [pairs, aux layers * hidden], the hidden states that the head joins
+    embedded   [pairs, hidden], embedding of the token after
+    spans      of each text: its pairs, and those of them that are taught
+    reach      [taught pairs] int64, how many taught pairs of its text are before each; -1 in the padding
     scores     [taught pairs, head's vocabulary] float32, the target's logits after the token of the pair
     says       [taught pairs] int64, the target's likeliest token, as an id of the head; -1 where the head has it not
     """
 
     aux: torch.Tensor
     embedded: torch.Tensor
-    is_taught: torch.Tensor
+    spans: Sequence[Span]
+    reach: torch.Tensor
     scores: torch.Tensor
     says: torch.Tensor
 
@@ -48,69 +57,32 @@ class Observed:
     likeliest: torch.Tensor
 
 
-Teach = Callable[[Sequence[Text]], Batch]
-"""Gives what a head learns from some texts."""
-
-
-class Teacher:
+class Target:
     """The target, frozen."""
 
-    def __init__(
-        self, model: Any, aux_layers: Sequence[int], kept: torch.Tensor, device: torch.device
-    ) -> None:
-        """`kept`: [head's vocabulary] int64, the target's ids of the head's tokens in ascending order."""
-        self.model, self._device = model, device
-        self._aux_layers = tuple(aux_layers)
-        self._kept = kept.to(device)
-        self._head_id = torch.full((model.lm_head.weight.shape[0],), -1, device=device)
-        self._head_id[self._kept] = torch.arange(len(kept), device=device)
-        self._rows = model.lm_head.weight[self._kept].detach()
+    def __init__(self, model: Any, aux_layers: Sequence[int], device: torch.device) -> None:
+        self.model, self.device, self._aux_layers = model, device, tuple(aux_layers)
 
     @property
     def state_width(self) -> int:
         """Columns of `Observed.states`."""
-        return (len(self._aux_layers) + 1) * int(self._rows.shape[1])
+        return (len(self._aux_layers) + 1) * int(self.model.lm_head.weight.shape[1])
 
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of `Observed.states`."""
-        return self._rows.dtype  # type: ignore[no-any-return]
-
-    @torch.no_grad()
-    def teach(self, texts: Sequence[Text]) -> Batch:
-        """Run the target over texts."""
-        return self.batch(texts, self.observe(texts))
+        return self.model.lm_head.weight.dtype  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def observe(self, texts: Sequence[Text]) -> list[Observed]:
         """What the target computes for each token of each text."""
-        tokens, lengths = _padded(texts, self._device)
+        tokens, lengths = padded(texts, self.device)
         hidden, last = self.hidden_states(tokens)
         states = torch.cat([*hidden, last], dim=-1)
         return [
             Observed(states[row, :length], self._likeliest(last[row, :length]))
             for row, length in enumerate(lengths)
         ]
-
-    @torch.no_grad()
-    def batch(self, texts: Sequence[Text], observed: Sequence[Observed]) -> Batch:
-        """Put texts side by side with what was observed of them."""
-        tokens, lengths = _padded(texts, self._device)
-        states = pad_sequence([each.states for each in observed], batch_first=True).to(self._device)
-        likeliest = pad_sequence([each.likeliest for each in observed], batch_first=True).to(self._device)
-        is_taught = torch.zeros(tokens.shape[0], tokens.shape[1] - 1, dtype=torch.bool)
-        for row, text in enumerate(texts):
-            # Pair n has token n + 1, which has to be of the answer, and so has what comes after it.
-            is_taught[row, len(text.prompt) - 1 : lengths[row] - 2] = True
-        is_taught = is_taught.to(self._device)
-        width = self._rows.shape[1]
-        return Batch(
-            aux=states[:, :-1, :-width],
-            embedded=self.model.model.embed_tokens(tokens[:, 1:]),
-            is_taught=is_taught,
-            scores=linear(states[:, 1:, -width:][is_taught], self._rows).float(),
-            says=self._head_id[likeliest[:, 1:][is_taught].long()],
-        )
 
     def hidden_states(self, tokens: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
         """What enters the aux layers, [texts, T, hidden] each, and what leaves the final norm.
@@ -142,25 +114,87 @@ class Teacher:
         return torch.cat([self.model.lm_head(some).max(dim=-1).indices.int() for some in parts])
 
 
-def _padded(texts: Sequence[Text], device: torch.device) -> tuple[torch.Tensor, list[int]]:
+class Teacher(Target):
+    """The target as a head learns from it."""
+
+    def __init__(
+        self, model: Any, aux_layers: Sequence[int], kept: torch.Tensor, device: torch.device
+    ) -> None:
+        """`kept`: [head's vocabulary] int64, the target's ids of the head's tokens in ascending order."""
+        super().__init__(model, aux_layers, device)
+        kept = kept.to(device)
+        self._head_id = torch.full((model.lm_head.weight.shape[0],), -1, device=device)
+        self._head_id[kept] = torch.arange(len(kept), device=device)
+        self._rows = model.lm_head.weight[kept].detach()
+
+    @torch.no_grad()
+    def batch(self, texts: Sequence[Text], observed: Sequence[Observed]) -> Batch:
+        """Put texts one after the other with what was observed of them."""
+        width, joined = self._rows.shape[1], list(zip(texts, observed, strict=True))
+        tokens = torch.cat([torch.tensor((text.prompt + text.answer)[1:-1]) for text in texts])
+        last = torch.cat([each.states[len(text.prompt) : -1, -width:] for text, each in joined])
+        says = torch.cat([each.likeliest[len(text.prompt) : -1] for text, each in joined])
+        spans, taught = _spans(texts), len(says)
+        padding = spans[-1]
+        reach = [torch.arange(each.end - each.first) for each in spans[:-1]]
+        reach.append(torch.full((padding.end - padding.first,), -1))
+        aux = torch.cat([each.states[:-2, :-width] for each in observed])
+        return Batch(
+            aux=fill_up(aux, padding.end).to(self.device),
+            embedded=fill_up(self.model.model.embed_tokens(tokens.to(self.device)), padding.end),
+            spans=spans,
+            reach=torch.cat(reach).to(self.device),
+            scores=fill_up(linear(last.to(self.device), self._rows).float(), taught + len(reach[-1])),
+            says=fill_up(self._head_id[says.to(self.device).long()], taught + len(reach[-1])),
+        )
+
+
+def _spans(texts: Sequence[Text]) -> list[Span]:
+    """Where the texts of a batch are, and the padding after them."""
+    spans, start, num_taught = [], 0, 0
+    for text in texts:
+        end = start + len(text.prompt) + len(text.answer) - 2
+        # Pair n has token n + 1, which has to be of the answer, and so has what comes after it.
+        spans.append(Span(start, start + len(text.prompt) - 1, end))
+        num_taught += spans[-1].end - spans[-1].first
+        start = end
+    taught_padding = -num_taught % ROUND
+    end = start + taught_padding
+    end += -end % ROUND
+    return [*spans, Span(start, end - taught_padding, end)]
+
+
+def fill_up(x: torch.Tensor, rows: int) -> torch.Tensor:
+    """`x` with rows of zeros behind."""
+    return pad(x, (0, 0) * (x.dim() - 1) + (0, rows - len(x)))
+
+
+def padded(texts: Sequence[Text], device: torch.device) -> tuple[torch.Tensor, list[int]]:
     """Tokens [texts, T] int64, with zeros behind, and lengths."""
     rows = [torch.tensor(text.prompt + text.answer) for text in texts]
     return pad_sequence(rows, batch_first=True).to(device), [len(row) for row in rows]
 
 
-def load_target(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
-    """The target as transformers runs it, frozen."""
+def load_target(folder: Path, device: torch.device, dtype: torch.dtype | None = None) -> Any:
+    """The target as transformers runs it, frozen; in `fast_dtype` where none is given."""
     from transformers import AutoModelForCausalLM  # slow to import
     from transformers.utils import logging
 
     had_bar = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # we draw our own
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype or fast_dtype(device), local_files_only=True
+        )
     finally:
         if had_bar:
             logging.enable_progress_bar()
     return model.eval().requires_grad_(False).to(device)
+
+
+def train_device() -> torch.device:
+    """Where to train."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def fast_dtype(device: torch.device) -> torch.dtype:

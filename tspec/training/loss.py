@@ -38,30 +38,46 @@ class Outcome:
         return 1 + float((self.sums[:, 4] / self.sums[:, 2].clamp_min(1)).sum())
 
 
+class Tally:
+    """Counts an `Outcome` step by step: a candidate counts only where all those before it were right."""
+
+    def __init__(self, reach: torch.Tensor) -> None:
+        """`reach`: [rows] int64, how many taught rows of its text are before each; -1 in padding."""
+        self._reach, self._was_right = reach, torch.ones_like(reach, dtype=torch.bool)
+        self._rows: list[torch.Tensor] = []
+
+    def add(self, losses: torch.Tensor, is_known: torch.Tensor, is_right: torch.Tensor) -> torch.Tensor:
+        """Count the next step; returns its mean loss over the rows that chains reach and whose token is known.
+
+        losses     [rows] float32
+        is_known, is_right  [rows] bool
+        """
+        step = len(self._rows)
+        is_counted = self._reach >= step
+        if step:
+            self._was_right = pad(self._was_right[:-1], (1, 0))
+        chains = (self._was_right & is_counted).sum()
+        self._was_right = self._was_right & is_counted & is_right
+        loss, num_known = torch.where(is_counted & is_known, losses, 0).sum(), (is_counted & is_known).sum()
+        row = [loss.detach(), num_known, is_counted.sum(), chains, self._was_right.sum()]
+        self._rows.append(torch.stack(row).double())
+        return loss / num_known.clamp_min(1)
+
+    def outcome(self) -> Outcome:
+        """What was counted."""
+        return Outcome(torch.stack(self._rows).cpu())
+
+
 def judge(head: EagleHead, batch: Batch, num_steps: int) -> tuple[torch.Tensor, Outcome]:
     """Run a head over a batch: the loss to descend, a scalar, and the figures by step.
 
     The loss is the cross entropy to the target's distribution over the head's vocabulary, at pairs whose next token
     the head has; a pair counts in step s where the chain began in the answer.
     """
-    p = batch.scores.softmax(dim=-1)
-    is_known = batch.says >= 0
-    was_right = torch.ones_like(batch.is_taught)
-    is_counted, total, rows = batch.is_taught, torch.zeros((), device=p.device), []
-    for step, put_out in enumerate(head(batch.aux, batch.embedded, num_steps)):
-        if step:
-            is_counted = is_counted & pad(is_counted[:, :-1], (1, 0))
-            was_right = pad(was_right[:, :-1], (1, 0))
-        chosen = is_counted[batch.is_taught]
-        logits = head.logits(put_out[is_counted]).float()
-        loss = logits.logsumexp(-1) - (p[chosen] * logits).sum(-1)
-        loss = torch.where(is_known[chosen], loss, 0).sum()
-        num_known = is_known[chosen].sum()
-        total = total + DECAY**step * loss / num_known.clamp_min(1)
-        is_right = torch.zeros_like(was_right)
-        is_right[is_counted] = logits.argmax(-1) == batch.says[chosen]
-        chains = (was_right & is_counted).sum()
-        was_right = was_right & is_right
-        rows.append(torch.stack([loss.detach(), num_known, chosen.sum(), chains, was_right.sum()]).double())
-    weight = sum(DECAY**step for step in range(num_steps))
-    return total / weight, Outcome(torch.stack(rows).cpu())
+    p, is_known = batch.scores.softmax(dim=-1), batch.says >= 0
+    total, tally = torch.zeros((), device=p.device), Tally(batch.reach)
+    for step, put_out in enumerate(head(batch.aux, batch.embedded, batch.spans, num_steps)):
+        logits = head.logits(put_out).float()
+        losses = logits.logsumexp(-1) - (p * logits).sum(-1)
+        total = total + DECAY**step * tally.add(losses, is_known, logits.max(dim=-1).indices == batch.says)
+    return total / sum(DECAY**step for step in range(num_steps)), tally.outcome()

@@ -5,7 +5,7 @@ on filling; what is filled does not depend on where it was killed, as texts are 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import torch
 from tspec.core.errors import ConfigError
 from tspec.core.whole_files import replace_text
 from tspec.training.batches import make_batches
-from tspec.training.hidden import Batch, Observed, Teach, Teacher
+from tspec.training.hidden import Observed, Target
 from tspec.training.texts import Text
 
 if TYPE_CHECKING:
@@ -25,26 +25,30 @@ MAX_BYTES = 16 << 30
 """More than this is not kept; the target then runs once in each epoch."""
 
 
-def teaching(
-    teacher: Teacher, texts: Sequence[Text], folder: Path, batch_tokens: int, on_progress: "Progress"
-) -> Teach:
-    """What gives batches of `texts`: from files in `folder` where they are small enough, else from the target itself.
+Observe = Callable[[Sequence[Text]], list[Observed]]
+
+
+def observing(
+    target: Target, texts: Sequence[Text], folder: Path, batch_tokens: int, on_progress: "Progress"
+) -> Observe:
+    """What gives the target's states for some of `texts`: from files in `folder` where these are small enough, else
+    from the target itself.
 
     Errors    ConfigError for files of other texts
     """
     num_tokens = sum(len(text.prompt) + len(text.answer) for text in texts)
-    if num_tokens * teacher.state_width * teacher.dtype.itemsize > MAX_BYTES:
-        return teacher.teach
-    stored = _Stored(teacher, texts, folder)
+    if num_tokens * target.state_width * target.dtype.itemsize > MAX_BYTES:
+        return target.observe
+    stored = _Stored(target, texts, folder)
     stored.fill(batch_tokens, on_progress)
-    return stored.teach
+    return stored.observe
 
 
 class _Stored:
     """The files, mapped into memory."""
 
-    def __init__(self, teacher: Teacher, texts: Sequence[Text], folder: Path) -> None:
-        self._teacher, self._texts = teacher, texts
+    def __init__(self, target: Target, texts: Sequence[Text], folder: Path) -> None:
+        self._target, self._texts = target, texts
         self._filled_file = folder / "states.json"
         self._start_of: dict[int, int] = {}
         total = 0
@@ -58,7 +62,7 @@ class _Stored:
             file = str(folder / name)
             return torch.from_file(file, shared=True, size=total * width, dtype=dtype).view(total, width)
 
-        self._states = mapped(STATES, teacher.state_width, teacher.dtype)
+        self._states = mapped(STATES, target.state_width, target.dtype)
         self._likeliest = mapped("states.likeliest.bin", 1, torch.int32)
 
     def fill(self, batch_tokens: int, on_progress: "Progress") -> None:
@@ -66,18 +70,17 @@ class _Stored:
         groups = make_batches(self._texts, batch_tokens, seed=0, epoch=0)
         for number, group in enumerate(groups):
             if number >= self._num_filled:
-                for text, observed in zip(group, self._teacher.observe(group), strict=True):
+                for text, observed in zip(group, self._target.observe(group), strict=True):
                     rows = self._rows_of(text)
                     self._states[rows] = observed.states.cpu()
                     self._likeliest[rows, 0] = observed.likeliest.cpu()
                 self._write_filled(number + 1)
             on_progress("hidden states of the target", number + 1, len(groups))
 
-    def teach(self, texts: Sequence[Text]) -> Batch:
-        """A batch from what is stored."""
+    def observe(self, texts: Sequence[Text]) -> list[Observed]:
+        """What is stored."""
         rows = [self._rows_of(text) for text in texts]
-        observed = [Observed(self._states[each], self._likeliest[each, 0]) for each in rows]
-        return self._teacher.batch(texts, observed)
+        return [Observed(self._states[each], self._likeliest[each, 0]) for each in rows]
 
     def _rows_of(self, text: Text) -> slice:
         start = self._start_of[text.number]

@@ -1,8 +1,8 @@
 """Texts of the target itself, which a proposer is trained on: prompts answered by the batched engine, kept on disk.
 
-The file grows by whole lines, so a killed run goes on where it was. Texts are numbered: number n answers prompt n,
-and begins again with the first prompt after the last one. Which texts count is decided by number and not by who ended
-first, so the same prompts give the same data however often the run was interrupted.
+The file grows by whole lines, so a killed run goes on where it was. Texts are numbered: number n answers prompt n, and
+after the last one a prompt that the target makes up, drawn with the number as the seed. Which texts count is decided by
+number and not by who ended first, so the same prompts give the same data however often the run was interrupted.
 """
 
 import json
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, TextIO
 from tspec.core.errors import ConfigError
 from tspec.core.rope import context_limit
 from tspec.core.sampling_params import SamplingParams
-from tspec.requests.handle import RequestHandle
+from tspec.requests.handle import RequestHandle, Result
+from tspec.training.own_prompts import OwnPrompts
 
 if TYPE_CHECKING:
     from tspec.build import Progress
@@ -41,7 +42,7 @@ def encode_prompts(llm: "LLM", prompts: Sequence[str], max_answer_tokens: int) -
 
     Errors    ConfigError where no prompt is left
     """
-    most = min(MAX_PROMPT_TOKENS, context_limit(llm.config) - max_answer_tokens)
+    most = _max_prompt_tokens(llm, max_answer_tokens)
     encoded = [each for each in map(_encoder(llm), prompts) if 0 < len(each) <= most]
     if not encoded:
         raise ConfigError(
@@ -62,12 +63,15 @@ def generate_texts(
 ) -> list[Text]:
     """Answer prompts until the texts from number 0 on hold `num_tokens` tokens of answers; returns these texts.
 
-    The first round over the prompts is greedy, later ones are sampled with the text's number as the seed.
+    Answers to the given prompts, and to those that the target makes up after the last one, are greedy. Of a target
+    without a chat template, and where it makes up none, the given ones come again, and answers are sampled with the
+    text's number as the seed.
     Texts that `file` has already are taken from it, and new ones are added as they end.
     """
     texts = {text.number: text for text in read_texts(file)}
     with file.open("a", encoding="utf-8") as out:
-        _Answers(llm, prompts, texts, max_answer_tokens, out).run(num_tokens, on_progress)
+        own = OwnPrompts(llm, _max_prompt_tokens(llm, max_answer_tokens))
+        _Answers(llm, prompts, own, texts, max_answer_tokens, out).run(num_tokens, on_progress)
     return first_texts(texts.values(), num_tokens)
 
 
@@ -117,13 +121,15 @@ class _Answers:
         self,
         llm: "LLM",
         prompts: Sequence[Sequence[int]],
+        own: OwnPrompts,
         texts: dict[int, Text],
         max_answer_tokens: int,
         out: TextIO,
     ) -> None:
-        self._llm, self._prompts, self._texts, self._out = llm, prompts, texts, out
+        self._llm, self._prompts, self._own, self._texts, self._out = llm, prompts, own, texts, out
         self._max_answer_tokens = max_answer_tokens
         self._in_flight: dict[RequestHandle, int] = {}
+        self._turns: set[RequestHandle] = set()  # those in flight which make up a prompt
         self._next_number = 0
         self._next_of_first = 0
         self._num_of_first = 0  # tokens of the texts from 0 on without a gap
@@ -156,10 +162,22 @@ class _Answers:
             self._next_number += 1
             if number in self._texts:
                 continue
-            sampled = {"temperature": 1.0, "seed": number} if number >= len(self._prompts) else {}
-            params = SamplingParams(max_tokens=self._max_answer_tokens, **sampled)  # type: ignore[arg-type]
-            prompt = self._prompts[number % len(self._prompts)]
-            self._in_flight[self._llm.add_request(list(prompt), params)] = number
+            if number < len(self._prompts):
+                self._answer(number, self._prompts[number])
+            elif self._own.opening is None:
+                self._answer_again(number)
+            else:
+                handle = self._llm.add_request(self._own.opening, self._own.params(number))
+                self._in_flight[handle] = number
+                self._turns.add(handle)
+
+    def _answer(self, number: int, prompt: Sequence[int], **sampled: float) -> None:
+        params = SamplingParams(max_tokens=self._max_answer_tokens, **sampled)  # type: ignore[arg-type]
+        self._in_flight[self._llm.add_request(list(prompt), params)] = number
+
+    def _answer_again(self, number: int) -> None:
+        """Sample another answer to one of the given prompts."""
+        self._answer(number, self._prompts[number % len(self._prompts)], temperature=1.0, seed=number)
 
     def _step(self) -> None:
         """Step until at least one request has ended, and write those down."""
@@ -168,10 +186,25 @@ class _Answers:
             ended = [each for each in self._llm.step() if each.is_finished and each in self._in_flight]
         for handle in ended:
             result, number = handle.finished_result(), self._in_flight.pop(handle)
+            if handle in self._turns:
+                self._turns.remove(handle)
+                self._answer_turn(number, result)
+                continue
             text = Text(number, result.prompt_token_ids, result.token_ids)
             self._texts[number] = text
             self._out.write(json.dumps(asdict(text)) + "\n")
         self._out.flush()
+
+    def _answer_turn(self, number: int, turn: Result) -> None:
+        prompt = self._own.prompt(turn)
+        if prompt is None:
+            self._answer_again(number)
+        else:
+            self._answer(number, prompt)
+
+
+def _max_prompt_tokens(llm: "LLM", max_answer_tokens: int) -> int:
+    return min(MAX_PROMPT_TOKENS, context_limit(llm.config) - max_answer_tokens)
 
 
 def _encoder(llm: "LLM") -> Callable[[str], list[int]]:

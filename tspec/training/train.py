@@ -1,6 +1,6 @@
-"""The loop that trains a head: batches, AdamW, a state on disk from which a stopped run goes on as if it had not been.
+"""The loop that trains a proposer: batches, AdamW, a state on disk from which a stopped run goes on to the same end.
 
-Knows nothing of where texts come from, or how a finished head is written.
+Knows nothing of where texts come from, or what is trained on them.
 """
 
 import math
@@ -15,10 +15,9 @@ import torch
 from tspec.core.whole_files import replace_file
 from tspec.runtime.interrupts import HeldInterrupts
 from tspec.training.batches import make_batches
-from tspec.training.head import EagleHead
-from tspec.training.hidden import Teach, fast_dtype
-from tspec.training.loss import Outcome, judge
-from tspec.training.settings import TrainSettings
+from tspec.training.hidden import fast_dtype
+from tspec.training.loss import Outcome
+from tspec.training.settings import RunSettings
 from tspec.training.texts import Text
 
 SAVE_EVERY_S = 60.0
@@ -37,7 +36,7 @@ class Record:
     """What one update, or a measurement on texts kept from training, showed.
 
     update           updates done; of `num_updates` in all
-    is_held_out      measured on texts that the head is not trained on
+    is_held_out      measured on texts that are not trained on
     loss             soft cross entropy by step, nats
     acceptance       accepted over proposed candidates by step
     tokens_per_pass  what a greedy chain of that many candidates would give, bonus token included
@@ -54,24 +53,29 @@ class Record:
 OnRecord = Callable[[Record], None]
 
 
+Judge = Callable[[Sequence[Text]], tuple[torch.Tensor, Outcome]]
+"""Gives the loss to descend on some texts, a scalar, and the figures by step."""
+
+
 class Training:
-    """A head on its way, with all that decides how it goes on."""
+    """A model on its way, with all that decides how it goes on. Parameters that need no gradient stay as they are."""
 
     def __init__(
         self,
-        head: EagleHead,
-        teach: Teach,
+        model: torch.nn.Module,
+        judge: Judge,
         texts: Sequence[Text],
         held_out: Sequence[Text],
-        settings: TrainSettings,
+        settings: RunSettings,
         state_file: Path,
         device: torch.device,
     ) -> None:
-        self.head, self._teach, self._settings = head, teach, settings
+        self._judge_texts, self._settings = judge, settings
+        self._trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
         self._state_file, self._device = state_file, device
         self._held_out = make_batches(held_out, settings.batch_tokens, seed=0, epoch=0) if held_out else []
         self._optimizer = torch.optim.AdamW(
-            head.parameters(), settings.learning_rate, BETAS, weight_decay=0.01
+            self._trained.values(), settings.learning_rate, BETAS, weight_decay=0.01, fused=True
         )
         self._epochs = [
             make_batches(texts, settings.batch_tokens, settings.seed, epoch)
@@ -112,16 +116,15 @@ class Training:
         self._optimizer.zero_grad()
         loss, outcome = self._judge(batch)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.head.parameters(), MAX_GRADIENT)
+        torch.nn.utils.clip_grad_norm_(self._trained.values(), MAX_GRADIENT)
         self._optimizer.step()
         self._num_done += 1
         return outcome
 
     def _judge(self, batch: Sequence[Text]) -> tuple[torch.Tensor, Outcome]:
-        taught = self._teach(batch)
         dtype = fast_dtype(self._device)
         with torch.autocast(self._device.type, dtype, enabled=dtype is not torch.float32):
-            return judge(self.head, taught, self._settings.num_steps)
+            return self._judge_texts(batch)
 
     def _add(self, outcome: Outcome, is_held_out: bool, on_record: OnRecord) -> None:
         self.records.append(
@@ -136,14 +139,16 @@ class Training:
         if not self._state_file.exists():
             return
         state = torch.load(self._state_file, map_location=self._device, weights_only=True)
-        self.head.load_state_dict(state["head"])
+        with torch.no_grad():
+            for name, value in state["parameters"].items():
+                self._trained[name].copy_(value)
         self._optimizer.load_state_dict(state["optimizer"])
         self.records = [Record(**record) for record in state["records"]]
         self._num_done = state["num_done"]
 
     def _save(self) -> None:
         state: dict[str, Any] = {
-            "head": self.head.state_dict(),
+            "parameters": {name: value.detach() for name, value in self._trained.items()},
             "optimizer": self._optimizer.state_dict(),
             "records": [asdict(record) for record in self.records],
             "num_done": self._num_done,
