@@ -19,6 +19,9 @@ ROUND = 128
 """Pairs of a batch, and taught ones, come in multiples of this. oneDNN compiles its products for each new number of
 rows, which took a quarter of the time of training, and keeps what it compiled in memory."""
 
+ROUND_TEXT = 32
+"""Texts side by side are as long as a multiple of this, for the same reason."""
+
 ROWS_AT_A_TIME = 1024
 """Rows whose logits over the whole vocabulary are in memory at a time."""
 
@@ -50,7 +53,7 @@ class Observed:
     """What the target computed for the tokens of a text.
 
     states     [tokens, (aux layers + 1) * hidden]: hidden states of the aux layers, and after the final norm
-    likeliest  [tokens] int32, what it says comes next
+    likeliest  [tokens] int32, what it says comes next; 0 within the prompt
     """
 
     states: torch.Tensor
@@ -79,8 +82,11 @@ class Target:
         tokens, lengths = padded(texts, self.device)
         hidden, last = self.hidden_states(tokens)
         states = torch.cat([*hidden, last], dim=-1)
+        # The head is a large part of a small target: it runs where an answer is read off, and not on prompts.
+        said = [last[row, len(text.prompt) - 1 : lengths[row]] for row, text in enumerate(texts)]
+        likeliest = self._likeliest(torch.cat(said)).split([len(each) for each in said])
         return [
-            Observed(states[row, :length], self._likeliest(last[row, :length]))
+            Observed(states[row, :length], pad(likeliest[row], (len(texts[row].prompt) - 1, 0)))
             for row, length in enumerate(lengths)
         ]
 
@@ -110,8 +116,8 @@ class Target:
         return [kept[layer] for layer in self._aux_layers], last
 
     def _likeliest(self, rows: torch.Tensor) -> torch.Tensor:
-        parts = rows.split(ROWS_AT_A_TIME)
-        return torch.cat([self.model.lm_head(some).max(dim=-1).indices.int() for some in parts])
+        parts = fill_up(rows, len(rows) + -len(rows) % ROUND).split(ROWS_AT_A_TIME)
+        return torch.cat([self.model.lm_head(some).max(dim=-1).indices.int() for some in parts])[: len(rows)]
 
 
 class Teacher(Target):
@@ -170,9 +176,10 @@ def fill_up(x: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 def padded(texts: Sequence[Text], device: torch.device) -> tuple[torch.Tensor, list[int]]:
-    """Tokens [texts, T] int64, with zeros behind, and lengths."""
+    """Tokens [texts, T] int64, with zeros behind, T a multiple of ROUND_TEXT; and lengths."""
     rows = [torch.tensor(text.prompt + text.answer) for text in texts]
-    return pad_sequence(rows, batch_first=True).to(device), [len(row) for row in rows]
+    tokens = pad_sequence(rows, batch_first=True)
+    return pad(tokens, (0, -tokens.shape[1] % ROUND_TEXT)).to(device), [len(row) for row in rows]
 
 
 def load_target(folder: Path, device: torch.device, dtype: torch.dtype | None = None) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.functional import linear, pad
+from torch.nn.functional import linear
 
 from tspec.training.hidden import ROUND, Observed, Target, fill_up, padded
 from tspec.training.loss import Outcome, Tally
@@ -21,9 +21,6 @@ NUM_DEPTHS = 3
 
 ROWS_AT_A_TIME = 128
 """Rows whose logits over the whole vocabulary are in memory at a time."""
-
-ROUND_TEXT = 32
-"""Texts of a batch are as long as a multiple of this: see `hidden.ROUND`."""
 
 
 class Student(torch.nn.Module):
@@ -77,7 +74,6 @@ class Lesson:
 def make_lesson(target: Target, texts: Sequence[Text], observed: Sequence[Observed]) -> Lesson:
     """Put texts side by side with what was observed of them."""
     tokens, _ = padded(texts, target.device)
-    tokens = pad(tokens, (0, -tokens.shape[1] % ROUND_TEXT))
     taught = [slice(len(text.prompt) - 1, len(text.prompt) + len(text.answer) - 1) for text in texts]
     places = [torch.arange(each.start, each.stop) + row * tokens.shape[1] for row, each in enumerate(taught)]
     joined = list(zip(observed, taught, strict=True))
