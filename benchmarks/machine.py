@@ -4,14 +4,13 @@ The read is the bound that plain decoding is held against: every usable CPU stre
 than the caches, with full vectors, several sums in flight, and the same prefetch distance as the kernels.
 """
 
-import platform
 import threading
 import time
 
 import numba
 import numpy as np
 
-from tspec.kernels.cpu import simd
+from tspec.kernels.cpu import host, simd
 from tspec.kernels.cpu.host import read_host, usable_cpus
 from tspec.kernels.cpu.register_block import make_product
 from tspec.runtime.memory import address, allocate
@@ -35,13 +34,7 @@ def _read(start, size_bytes, ones, sums):
 
 def cpu_name() -> str:
     """The CPU's own name and the vector width that the kernels use on it."""
-    name = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo") as file:
-            name = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return f"{name}, {usable_cpus()} CPUs, {read_host().name}"
+    return f"{host.cpu_name()}, {usable_cpus()} CPUs, {read_host().name}"
 
 
 class BandwidthProbe:
