@@ -1,6 +1,6 @@
 """The CPU executor: plans bound to memory and threads, one for each kind of pass and bucket it has met."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -55,6 +55,11 @@ class CpuExecutor:
         fill_inputs(bound.inputs, bucket, inputs)
         self._threads.run(bound.launches)
         return bound.outputs
+
+    def run_again(self, kind: str, bucket: Bucket, numbers: Sequence[int]) -> None:
+        """Run some launches of a plan once more, on what its last pass has left in memory: to time them."""
+        bound = self.prepare(kind, bucket)
+        self._threads.run(bound.launches[[0, *(number + 1 for number in numbers)]])  # the first numbers rows
 
     def warm_up(self) -> None:
         """Run every bound plan once on no sequences: compiles the kernels, or loads them from the cache."""
