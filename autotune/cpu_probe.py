@@ -1,8 +1,8 @@
 """What this CPU sustains: how fast its memory can be read, and how fast its register blocks multiply.
 
 The read is the bound that plain decoding is held against: every usable CPU streams its part of a buffer far larger
-than the caches, with full vectors, several sums in flight, and the same prefetch distance as the kernels. The product is
-that of the kernels, bfloat16 weights that lie in the second cache against the tallest block of rows.
+than the caches, with full vectors, several sums in flight, and the same prefetch distance as the kernels. The product
+is that of the kernels: bfloat16 weights that lie in the second cache, and the tallest block of rows.
 """
 
 import threading

@@ -1,6 +1,6 @@
 """How many candidates of a method pay: its best chain, and its best tree."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tspec.core.pass_costs import PassCosts
 from tspec.core.policy import MethodPolicy, RoundCosts
 from tspec.core.proposer import RankedProposer
 from tspec.core.speculative_config import SpeculativeConfig
-from tspec.core.tree import CandidateTrees
+from tspec.core.tree import MAX_NODES, CandidateTrees
 from tspec.proposers.ngram import NgramProposer
 from tspec.proposers.suffix import SuffixProposer
 from tspec.requests.text_engine import TextEngine
@@ -113,7 +113,7 @@ class Search:
     most_candidates  that an engine verifies of one sequence
     """
 
-    open: Any
+    open: Callable[[SpeculativeConfig], TextEngine]
     prompts: Sequence[Sequence[int]]
     costs: PassCosts
     most_candidates: int
@@ -130,14 +130,12 @@ def search_model(asked: SpeculativeConfig, search: Search) -> Found:
     shape = _chain(best, plays[best])
     kept: tuple[StaticTree, int, int, Played, RoundCosts] = (shape, best, 1, plays[best], chain_costs)
     depth = min(TREE_DEPTH, most)
-    wide = replace(
-        asked, draft_top_k=TREE_WIDTH, draft_depth=depth, num_speculative_tokens=TREE_DEPTH * TREE_WIDTH**2
-    )
+    wide = replace(asked, draft_top_k=TREE_WIDTH, draft_depth=depth, num_speculative_tokens=MAX_NODES - 1)
     if asked.draft_sample_method == "probabilistic":  # chains alone are drawn
         wide_trees, widest = [], plays[most]
     else:
         trees, tree_costs, _ = _record(search, wide, depth)
-        widest = play_recorded(trees, search.costs, tree_costs, len(max(_shapes(trees), key=len)), depth)
+        widest = play_recorded(trees, search.costs, tree_costs, MAX_NODES - 1, depth)
         wide_trees = best_trees(widest.chances[:depth, :TREE_WIDTH], most + 1)
         promising = _most_promising(wide_trees, search.costs, tree_costs)
         if promising is not None and promising.width > 1:
@@ -173,7 +171,7 @@ def _with_tree(
 def _record(
     search: Search, config: SpeculativeConfig, depth: int
 ) -> tuple[Recorded, RoundCosts, dict[str, tuple[float, ...]]]:
-    engine: TextEngine = search.open(config)
+    engine = search.open(config)
     try:
         proposer, inner = engine.opened().proposer, engine.opened()
         timed = time_first(proposer, depth, inner.max_model_len)
@@ -189,10 +187,6 @@ def _record(
             judged.tree(parents, evidence, path)
         priors[proposer.name] = judged.priors()
     return recorded, rounds_of(timed, recorded, depth), priors
-
-
-def _shapes(recorded: Recorded) -> list[tuple[int, ...]]:
-    return [each.parents for text in recorded.guesses for each in text if each is not None]
 
 
 def _most_promising(trees: Sequence[StaticTree], costs: PassCosts, rounds: RoundCosts) -> StaticTree | None:

@@ -20,8 +20,8 @@ PROMPTS = (
     "What are the main causes of inflation? Give a list with one sentence for each.",
     "Correct the spelling and return the whole text: The quik brown fox jumpd over the lasy dog, and then it ran acros "
     "the feild to the old barn, were it slept untill the sun came up again.",
-    "Extract all people and their jobs as JSON: Maria Lopez is a nurse in Sevilla. Her brother Juan teaches music. Their "
-    "neighbour, Peter Novak, drives a bus, and his wife Anna Novak is a dentist.",
+    "Extract all people and their jobs as JSON: Maria Lopez is a nurse in Sevilla. Her brother Juan teaches music. "
+    "Their neighbour, Peter Novak, drives a bus, and his wife Anna Novak is a dentist.",
     "Explain to a ten-year-old how a vaccine works.",
     "Using the notes, answer the question. Notes: The Danube is 2,850 km long. It rises in the Black Forest and flows "
     "into the Black Sea. It passes four capitals: Vienna, Bratislava, Budapest and Belgrade. Question: Which capitals "

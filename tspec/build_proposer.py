@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,7 +138,8 @@ def _make_union(
     max_model_len: int,
     policy: Policy | None,
 ) -> Union:
-    lookups = make_lookups(speculative, policy)
+    priors = {} if policy is None else policy.priors
+    lookups = make_lookups(speculative, priors)
     if draft is None or model is None:
         union = Union(speculative.method, lookups, costs)
     else:
@@ -145,29 +147,35 @@ def _make_union(
         per_level = speculative.draft_top_k
         rounds = _round_costs(speculative, policy) or time_rounds(model, draft.depth, max_model_len)
         if isinstance(model, RankedProposer):
-            _set_priors(model, policy)
+            _set_priors(model, priors)
         turns = ModelTurns(rounds, draft.depth, per_level)
         union = CachingUnion(speculative.method, lookups, model, turns, costs)
     union.warm_up()
     return union
 
 
-def make_lookups(speculative: SpeculativeConfig, policy: Policy | None = None) -> list[RankedProposer]:
-    """The lookups of a union, their native functions compiled; with a policy's priors, if there is one."""
+def make_lookups(
+    speculative: SpeculativeConfig, priors: Mapping[str, Sequence[float]] | None = None
+) -> list[RankedProposer]:
+    """The lookups of a union, their native functions compiled.
+
+    priors   by name, instead of those that a lookup ships with
+    Errors   ConfigError for other classes than a lookup's
+    """
     asked = replace(speculative, num_speculative_tokens=MOST_LOOKED_UP)
     lookups: list[RankedProposer] = [
         NgramProposer(asked, grows_with_match=False),
         SuffixProposer(asked, max_candidates=MOST_LOOKED_UP),
     ]
     for lookup in lookups:
-        _set_priors(lookup, policy)
+        _set_priors(lookup, priors or {})
         lookup.warm_up()
     return lookups
 
 
-def _set_priors(proposer: RankedProposer, policy: Policy | None) -> None:
-    """Let a proposer start with what its candidates turned out to be. Errors: ConfigError for other classes."""
-    priors = None if policy is None else policy.priors.get(proposer.name)
+def _set_priors(proposer: RankedProposer, by_name: Mapping[str, Sequence[float]]) -> None:
+    """Let a proposer start with what its candidates turned out to be."""
+    priors = by_name.get(proposer.name)
     if priors is None:
         return
     if len(priors) != len(proposer.priors):

@@ -84,9 +84,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "tokenizer",
         "build",
         "build_draft",
+        "build_policy",
         "build_proposer",
         "llm",
         "progress",
+        "requests",
         "cli.main",
         "cli.options",
     ),
@@ -122,7 +124,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "async_llm": (),
     "training": ("filelock", "matplotlib", "safetensors", "torch", "transformers"),
     "cli": ("autotune", "rich"),
-    "autotune": ("matplotlib", "numpy", "rich", "torch", "triton"),
+    "autotune": ("matplotlib", "numba", "numpy", "rich", "torch", "triton"),
     "__init__": (),
 }
 FILES = python_files("tspec", "autotune")
