@@ -30,7 +30,7 @@ _multiply = make_product(read_host().row_blocks, paired=True, vectors=3, lanes=_
 
 
 @numba.njit(nogil=True)
-def _read(start, size_bytes, ones, sums):
+def _read(start: int, size_bytes: int, ones: int, sums: int) -> None:
     """Stream size_bytes from `start`, 4096 steps at a time."""
     block = 4096 * _FLOATS_A_STEP * 4
     for offset in range(0, size_bytes - block + 1, block):
@@ -38,7 +38,7 @@ def _read(start, size_bytes, ones, sums):
 
 
 @numba.njit(nogil=True)
-def _compute(rows, weights, sums):
+def _compute(rows: int, weights: int, sums: int) -> None:
     """Multiply the same rows by the same panel again and again; a step takes a pair of bfloat16 an output."""
     for _ in range(_CALLS):
         _multiply(simd.BF16, rows, _STEPS * 8, _ROWS, weights, _OUTPUTS * 4, _STEPS, sums, _OUTPUTS * 4)

@@ -175,9 +175,8 @@ def _record(
     try:
         proposer, inner = engine.opened().proposer, engine.opened()
         timed = time_first(proposer, depth, inner.max_model_len)
-        recorded = record(
-            engine, search.prompts, search.max_tokens, most_candidates=config.num_speculative_tokens
-        )
+        candidates = config.num_speculative_tokens or search.most_candidates
+        recorded = record(engine, search.prompts, search.max_tokens, most_candidates=candidates)
     finally:
         engine.close()
     priors = {}

@@ -61,8 +61,9 @@ class Listener:
             seconds, count = time.perf_counter() - start_s, int(trees.num_nodes[0])
             none = np.zeros_like(trees.tokens)
             evidence = none if trees.evidence is None else trees.evidence
-            arrays = (trees.tokens, trees.parents, evidence)
-            guess = Guess(*(tuple(each[0, :count].tolist()) for each in arrays), seconds)
+            rows = (each[0, :count].tolist() for each in (trees.tokens, trees.parents, evidence))
+            tokens, parents, classes = map(tuple, rows)
+            guess = Guess(tokens, parents, classes, seconds)
         self.guesses.append(guess)
         return NoProposer().propose(batch)
 
@@ -130,8 +131,7 @@ def play_recorded(
 
 def time_first(proposer: Proposer, depth: int, max_model_len: int) -> DraftCosts | None:
     """Time rounds of a model as an engine does at its start, before anything runs. None for one without a cache."""
-    is_caching = isinstance(proposer, CachingProposer)
-    return time_rounds(proposer, depth, max_model_len) if is_caching else None
+    return time_rounds(proposer, depth, max_model_len) if isinstance(proposer, CachingProposer) else None
 
 
 def rounds_of(timed: DraftCosts | None, recorded: Recorded, depth: int) -> RoundCosts:
