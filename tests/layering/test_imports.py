@@ -89,6 +89,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "llm",
         "progress",
         "requests",
+        "training.plot",
         "cli.main",
         "cli.options",
     ),
