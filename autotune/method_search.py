@@ -206,7 +206,7 @@ def _chain(count: int, played: Played) -> StaticTree:
 def _figures(
     plays: dict[int, Played], trees: Sequence[StaticTree], widest: Played, draft_s: float
 ) -> dict[str, Any]:
-    depths = int((widest.reached > 0).sum())
+    depths = widest.num_depths
     return {
         "by_candidates": [
             {

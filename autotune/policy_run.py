@@ -148,7 +148,7 @@ def _search_lookups(job: Job, measured: _Measured) -> dict[str, Found]:
     priors = lookup_priors(make_lookups(auto), texts, costs, AUTO_CANDIDATES)
     lookups = make_lookups(auto, priors=priors)
     played = play_proposer(Union("auto", lookups, costs), texts, costs, AUTO_CANDIDATES, costs.ask_s)
-    depths = int((played.reached > 0).sum())
+    depths = played.num_depths
     figures = {
         "tokens_per_pass": played.tokens_per_pass,
         "chances": played.chances[:depths].round(5).tolist(),

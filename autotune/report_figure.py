@@ -34,7 +34,7 @@ def draw(policy: Policy, module: Any) -> Any:
 
 
 def _kernels(axes: Any, figures: Any) -> None:
-    rows = [row for row in kernel_rows(figures) if row["seconds"] > 2e-4]
+    rows = [row for row in kernel_rows(figures) if row["count"] > 1 or row["name"] == "head"]
     if not rows:
         axes.set_axis_off()
         axes.text(0.5, 0.5, "no kernels were timed", ha="center", va="center")
@@ -74,7 +74,7 @@ def _passes(axes: Any, figures: Any) -> None:
     axes.set(xlabel="nodes a sequence", ylabel="ms")
     axes.set_ylim(bottom=0)
     axes.set_title("verify pass", fontsize=10)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="upper left")
 
 
 def _accepted(axes: Any, figures: Any) -> None:
@@ -87,7 +87,7 @@ def _accepted(axes: Any, figures: Any) -> None:
     axes.set(xlabel="depth", ylim=(0, 1))
     axes.yaxis.set_major_formatter("{x:.0%}")
     axes.set_title("a candidate is right, where all before it are", fontsize=10)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="lower right")
 
 
 def _speed(axes: Any, policy: Policy) -> None:
@@ -102,7 +102,7 @@ def _speed(axes: Any, policy: Policy) -> None:
         axes.bar_label(bars, fmt=lambda value: f"{value:.2f}x" if value else "", fontsize=8)
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks(places, names)
-    axes.margins(y=0.2)
+    axes.margins(y=0.35)
     axes.set_title("over plain decoding", fontsize=10)
     axes.legend(fontsize=8, loc="upper left")
 

@@ -43,6 +43,11 @@ class Played:
         return self.plain_s / (self.verify_s + self.draft_s)
 
     @property
+    def num_depths(self) -> int:
+        """Depths at which a candidate was ever right."""
+        return int((self.hits.sum(axis=1) > 0).sum())
+
+    @property
     def chances(self) -> np.ndarray:
         """float64 [depths, ranks]: how often a candidate is right where all before it are."""
         return self.hits / np.maximum(self.reached, 1)[:, None]
