@@ -167,7 +167,7 @@ def _tried(job: Job, policy: Policy, prompts: Sequence[Sequence[int]], file: Pat
     methods = {}
     for number, (name, tuned) in enumerate(policy.methods.items()):
         job.on_progress("try methods", number, len(policy.methods))
-        config = configs.get(name, SpeculativeConfig(name))
+        config = configs.get(name) or SpeculativeConfig(name)
         methods[name] = replace(tuned, measured_speed_up=measured_speed_up(job, config, prompts, file))
     job.on_progress("try methods", len(methods), len(methods))
     return replace(policy, methods=methods)
