@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "build_policy",
         "build_proposer",
     ),
-    "build_policy": ("core", "checkpoint", "kernels", "runtime.cuda_executor", "__version__"),
+    "build_policy": ("core", "checkpoint", "kernels", "runtime.cuda_executor", "build", "__version__"),
     "build_proposer": ("core", "checkpoint.policy_file", "runtime", "proposers", "build_draft"),
     "build_draft": ("core", "checkpoint", "graph", "models", "runtime", "proposers"),
     "progress": ("build",),
