@@ -4,7 +4,6 @@ The read is the bound that plain decoding is held against: every usable CPU stre
 than the caches, with full vectors, several sums in flight, and the same prefetch distance as the kernels.
 """
 
-import platform
 import threading
 import time
 
@@ -12,7 +11,7 @@ import numba
 import numpy as np
 
 from tspec.kernels.cpu import simd
-from tspec.kernels.cpu.host import read_host, usable_cpus
+from tspec.kernels.cpu.host import cpu_model, read_host, usable_cpus
 from tspec.kernels.cpu.register_block import make_product
 from tspec.runtime.memory import address, allocate
 
@@ -22,7 +21,8 @@ ROUNDS = 5
 _LINE_LANES = read_host().lanes
 _FLOATS_A_STEP = 4 * _LINE_LANES
 # A product with one row of one number a step reads the stream and does next to nothing else.
-_stream = make_product((1,), paired=False, vectors=4, lanes=_LINE_LANES, prefetch=read_host().prefetch)
+_stream = make_product((1,), paired=False, vectors=4, lanes=_LINE_LANES, prefetches=True)
+_AHEAD = read_host().prefetch
 
 
 @numba.njit(nogil=True)
@@ -30,18 +30,12 @@ def _read(start, size_bytes, ones, sums):
     """Stream size_bytes from `start`, 4096 steps at a time."""
     block = 4096 * _FLOATS_A_STEP * 4
     for offset in range(0, size_bytes - block + 1, block):
-        _stream(simd.F32, ones, 0, 1, start + offset, _FLOATS_A_STEP * 4, 4096, sums, 0)
+        _stream(simd.F32, ones, 0, 1, start + offset, _FLOATS_A_STEP * 4, 4096, sums, 0, 1, _AHEAD)
 
 
 def cpu_name() -> str:
     """The CPU's own name and the vector width that the kernels use on it."""
-    name = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo") as file:
-            name = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return f"{name}, {usable_cpus()} CPUs, {read_host().name}"
+    return f"{cpu_model()}, {usable_cpus()} CPUs, {read_host().name}"
 
 
 class BandwidthProbe:
