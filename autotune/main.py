@@ -6,7 +6,9 @@ A module of a subcommand is imported with the command line: what is slow to impo
 import argparse
 from types import ModuleType
 
-SUBCOMMANDS: tuple[ModuleType, ...] = ()
+from autotune import kernels
+
+SUBCOMMANDS: tuple[ModuleType, ...] = (kernels,)
 
 
 def add_subcommands(parser: argparse.ArgumentParser) -> None:
