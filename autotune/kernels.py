@@ -6,8 +6,9 @@ has finished, and the next one goes on from there. Models that are loaded from t
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         prune_checkpoint(args.checkpoint, args.dtype, args.prune_only, args.budget, args.op)
         return 0
     with _open_tuner(args) as tuner:
-        rows = list(_tune(tuner, args))
+        rows = list(tune(tuner, args.budget, again=args.again, only=args.op))
     _show(rows)
     return 0
 
@@ -79,34 +80,35 @@ def _open_tuner(args: argparse.Namespace) -> Any:
     return CpuTuner(args.checkpoint, args.num_threads, args.dtype)
 
 
-def _tune(tuner: Any, args: argparse.Namespace) -> Iterator[tuple[str, Found[Any] | None]]:
-    """Each op, and what was found; None where the store has it already. The budget is shared by the ops left."""
-    ops = [op for op in tuner.ops if args.op in (None, op.op)]
+def tune(
+    tuner: Any, budget_s: float, *, again: bool = False, only: str | None = None
+) -> Iterator[tuple[str, Found[Any] | None]]:
+    """Each op, and what was found and stored; None where the store had it. The budget is shared by the ops left.
+
+    again   measure also what the store has
+    only    this op alone
+    Errors  ConfigError for an op that the model does not have
+    """
+    ops = [op for op in tuner.ops if only in (None, op.op)]
     if not ops:
         names = ", ".join(sorted({op.op for op in tuner.ops}))
-        raise ConfigError("--op", got=args.op, need=f"one of {names}", fix="Name one of them.")
-    end = time.monotonic() + args.budget
+        raise ConfigError("--op", got=only, need=f"one of {names}", fix="Name one of them.")
+    end = time.monotonic() + budget_s
     with _bar() as bar:
         task = bar.add_task("tune", total=len(ops))
         for number, op in enumerate(ops):
             bar.update(task, description=str(op), completed=number)
-            if not args.again and tuner.has(op):  # looked up now: another process may have finished it
+            if not again and tuner.has(op):  # looked up now: another process may have finished it
                 yield str(op), None
                 continue
             share_s = (end - time.monotonic()) / (len(ops) - number)
             if share_s <= 0:
                 break
-            found = tune_op(tuner, op, share_s)
+            search: Search[Any] = Search(partial(tuner.measure, op), time.monotonic, share_s)
+            found = search.run(tuner.space(op), tuner.default(op))
+            tuner.put(op, found.config)
             yield str(op), found
         bar.update(task, completed=len(ops))
-
-
-def tune_op(tuner: Any, op: Any, budget_s: float, clock: Callable[[], float] = time.monotonic) -> Found[Any]:
-    """Search one op, and store what is found."""
-    search: Search[Any] = Search(lambda tuned: tuner.measure(op, tuned), clock, budget_s)
-    found = search.run(tuner.space(op), tuner.default(op))
-    tuner.put(op, found.config)
-    return found
 
 
 def _bar() -> Progress:
