@@ -1,6 +1,7 @@
 """`tspec autotune kernels CHECKPOINT --prune-only ARCH`: what pruning discards of each op's space, and why."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -33,10 +34,14 @@ def prune_checkpoint(folder: Path, dtype: str, arch: str, budget_s: float, only:
     for number, op in enumerate(ops):
         now = time.monotonic()
         until = now + (end - now) / (len(ops) - number)
-        rows.append((op, pruned := prune(op, arch, lambda until=until: time.monotonic() < until)))
+        rows.append((op, pruned := prune(op, arch, partial(_is_before, until))))
         for each in pruned.discarded:
             print(f"{op}: {numbers(each.config)}: {each.stage}: {each.reason}", flush=True)
     _show(rows, arch)
+
+
+def _is_before(until: float) -> bool:
+    return time.monotonic() < until
 
 
 def numbers(config: Config) -> str:

@@ -77,10 +77,12 @@ class Search(Generic[Config]):
         most = int(FIRST_SHARE * self._budget_s / (FIRST_TURNS * one_s))
         left, turns = [default, *others[: max(1, most)]], FIRST_TURNS
         num_measured = len(left)
-        while len(left) > 2 and self._has_time():
+        while len(left) > 1 and self._has_time():
             self._play(left, turns)
             best = sorted(left[1:], key=lambda each: self._score(each, default))
             left = [default, *best[: max(1, len(best) // KEPT_SHARE)]]
+            if len(left) == 2:
+                break
             turns *= KEPT_SHARE
         return self._decide(left, default, num_measured, len(others) + 1)
 
