@@ -108,7 +108,6 @@ def test_a_tuner_that_is_killed_at_any_moment_keeps_what_it_finished_and_goes_on
         finished |= {int(line.split()[0]) for line in lines if line.endswith("stored\n")}
         assert finished <= stored().keys()
         finished = set(stored())
-        assert all(stored()[number] == number % SPACE_SIZE for number in finished)
     assert len(finished) > NUM_KILLS
     assert not list(tuned_file().parent.glob("*.damaged"))
 
