@@ -10,26 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
+from autotune.pass_case import NODES, max_model_len, pass_inputs
 from autotune.tunable import TunableOp, tunable_ops
 from tspec.build import BuildOptions, build_engine
-from tspec.core.shapes import blocks_for
 from tspec.core.speculative_config import SpeculativeConfig
-from tspec.core.tree import chain
 from tspec.graph.plan import Bucket
 from tspec.kernels.cpu import launch_words
 from tspec.kernels.cpu.tuned import AttentionTuned, ProductTuned, attention_numbers, product_numbers
 from tspec.progress import progress_bar
 from tspec.runtime.bind import BoundPlan, look_ahead
 from tspec.runtime.executor import CpuExecutor
-from tspec.runtime.inputs import PassInputs
-
-NODES = (1, 8, 64)
-"""A case each: plain decoding, a tree that pays, a chunk of a prompt."""
-
-CONTEXT = 448
-"""Committed tokens that attention sees."""
-
-MAX_MODEL_LEN = 576
 
 Tuned = ProductTuned | AttentionTuned
 
@@ -39,7 +29,7 @@ class CpuTimer:
 
     def __init__(self, folder: Path, num_threads: int | None, dtype: str = "auto") -> None:
         options = BuildOptions(
-            dtype=dtype, max_model_len=MAX_MODEL_LEN, max_num_seqs=1, num_threads=num_threads
+            dtype=dtype, max_model_len=max_model_len(folder), max_num_seqs=1, num_threads=num_threads
         )
         with progress_bar() as on_progress:
             self._engine = build_engine(folder, SpeculativeConfig(method="none"), options, on_progress)
@@ -73,9 +63,7 @@ class CpuTimer:
 
     def _prepare(self, executor: CpuExecutor, nodes: int) -> BoundPlan:
         """The plan of all outputs for one sequence of `nodes`, after one pass: its inputs and rows are filled."""
-        tokens = np.arange(nodes, dtype=np.int64) % self._engine.config.vocab_size
-        table = np.arange(blocks_for(MAX_MODEL_LEN), dtype=np.int32)[None]
-        inputs = PassInputs(chain(tokens), np.array([CONTEXT], np.int32), table)
+        inputs = pass_inputs(nodes, self._engine.config.vocab_size, self._engine.max_model_len)
         executor.run("all", Bucket(1, nodes), inputs)
         return executor.prepare("all", Bucket(1, nodes))
 

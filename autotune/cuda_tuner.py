@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-import numpy as np
 import torch
 
 from autotune.event_clock import FLUSH_BYTES, EventClock
+from autotune.pass_case import NODES, max_model_len, pass_inputs
 from autotune.prune import Config, prune
 from autotune.tunable import TunableOp, tunable_ops
 from tspec.build import BuildOptions, build_engine
-from tspec.core.shapes import blocks_for
 from tspec.core.speculative_config import SpeculativeConfig
-from tspec.core.tree import chain
 from tspec.graph.plan import Bucket
 from tspec.kernels.cuda.store import CudaStore, open_store
 from tspec.kernels.cuda.tuned import AttentionTuned, TunedTable, default_attention_tuned, default_tuned
@@ -26,10 +24,6 @@ from tspec.kernels.cuda.tuned_checks import TALLEST_TILE
 from tspec.progress import progress_bar
 from tspec.runtime.cuda_bind import DevicePlan
 from tspec.runtime.cuda_executor import CudaExecutor, find_device
-from tspec.runtime.inputs import PassInputs
-
-NODES = (1, 8, 64)
-CONTEXT, MAX_MODEL_LEN = 448, 576
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +40,9 @@ class CudaTuner:
     def __init__(self, folder: Path, dtype: str = "auto") -> None:
         device, self._arch, _ = find_device()
         self._name = torch.cuda.get_device_name(device)
-        options = BuildOptions(dtype=dtype, device="cuda", max_model_len=MAX_MODEL_LEN, max_num_seqs=1)
+        options = BuildOptions(
+            dtype=dtype, device="cuda", max_model_len=max_model_len(folder), max_num_seqs=1
+        )
         with progress_bar() as on_progress:
             self._engine = build_engine(folder, SpeculativeConfig(method="none"), options, on_progress)
         executor = self._engine.executor
@@ -85,9 +81,7 @@ class CudaTuner:
         return default_tuned(op.op, shape["n"], shape["k"], op.dtype, self._arch)
 
     def _record(self, op: TunableOp, tuned: Config, nodes: int) -> Recorded:
-        table = np.arange(blocks_for(MAX_MODEL_LEN), dtype=np.int32)[None]
-        trees = chain(np.arange(nodes) % self._engine.config.vocab_size)
-        inputs = PassInputs(trees, np.array([CONTEXT], np.int32), table)
+        inputs = pass_inputs(nodes, self._engine.config.vocab_size, self._engine.max_model_len)
         bound = self._executor.bind_with("all", Bucket(1, nodes), table_of(op, tuned), inputs)
         launches = [bound.launches[number] for number in tunable_ops(bound.plan)[op]]
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -26,7 +26,10 @@ LAST_TURNS = 15
 """Turns in which the best one and the default meet alone."""
 
 LEAST_GAIN = 0.01
-"""What the best one must gain over the default in those; else the default is what was found."""
+"""What the best one must gain over the default in those, and at most lose in a case; else the default is found."""
+
+LOSS_WEIGHT = 3.0
+"""A case that loses counts so many times one that gains: what pays for a chunk of a prompt must not slow down tokens."""
 
 SEED = 0
 
@@ -96,9 +99,10 @@ class Search(Generic[Config]):
         best = min(measured, key=lambda each: self._score(each, default))
         self._samples = {}
         self._play([default, best], LAST_TURNS)
-        ratio = math.exp(self._score(best, default))
-        if ratio <= 1 - LEAST_GAIN:
-            return Found(best, ratio, num_measured, num_in_space)
+        ratios = self._ratios(best, default)
+        mean = statistics.geometric_mean(ratios)
+        if mean <= 1 - LEAST_GAIN and max(ratios) <= 1 + LEAST_GAIN:
+            return Found(best, mean, num_measured, num_in_space)
         return Found(default, 1.0, num_measured, num_in_space)
 
     def _play(self, configs: Sequence[Config], turns: int) -> None:
@@ -113,9 +117,14 @@ class Search(Generic[Config]):
         self._samples.setdefault(config, []).append(self._measure(config))
 
     def _score(self, config: Config, default: Config) -> float:
-        """Mean over the cases of the logarithm of the time over the default's."""
+        """Mean over the cases of the logarithm of the time over the default's, losses weighted."""
+        gains = (math.log(ratio) for ratio in self._ratios(config, default))
+        return statistics.mean(gain * (LOSS_WEIGHT if gain > 0 else 1) for gain in gains)
+
+    def _ratios(self, config: Config, default: Config) -> list[float]:
+        """Of each case the time over the default's."""
         pairs = zip(self._medians(config), self._medians(default), strict=True)
-        return statistics.mean(math.log(mine / other) for mine, other in pairs)
+        return [mine / other for mine, other in pairs]
 
     def _medians(self, config: Config) -> list[float]:
         return [statistics.median(case) for case in zip(*self._samples[config], strict=True)]

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from support.command_line import run
 
-from autotune.cpu_timer import NODES, CpuTimer, program
+from autotune.cpu_timer import CpuTimer, program
 from autotune.cpu_tuner import CpuTuner
+from autotune.pass_case import NODES
 from autotune.tunable import tunable_ops
 from tspec import LLM, SamplingParams
 from tspec.kernels import tuned_store
@@ -22,7 +23,7 @@ from tspec.kernels.tuned_store import FOLDER_VARIABLE, tuned_file
 __all__ = ["run"]
 
 OPS = {"head", "linear_add", "norm_linear", "norm_linear_silu_mul", "rope_attention"}
-THREADS = 2
+THREADS = 1
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +55,7 @@ def test_all_launches_that_stream_weights_and_attention_are_tuned(timer):
 def test_a_program_has_the_op_alone_with_its_configuration_and_leaves_the_plan_as_it_is(timer):
     bound = timer._plans[1]
     before = bound.launches.copy()
-    tuned = replace(DEFAULT_PRODUCT, claims=64, prefetch=4096, threads=1, ahead_panels=2)
+    tuned = replace(DEFAULT_PRODUCT, claims=64, prefetch=4096, ahead_panels=2)
     for op, numbers in tunable_ops(bound.plan).items():
         config = AttentionTuned(8) if op.is_attention else tuned
         launches = program(bound, op, config, THREADS)
@@ -71,7 +72,7 @@ def test_a_program_has_the_op_alone_with_its_configuration_and_leaves_the_plan_a
 
 
 def test_the_next_start_binds_what_is_in_the_store_and_gives_the_same_text(tiny_folder):
-    params = SamplingParams(max_tokens=24, ignore_eos=True, temperature=0.8, seed=3)
+    params = SamplingParams(max_tokens=8, ignore_eos=True, temperature=0.8, seed=3)
 
     def start():
         with LLM(tiny_folder, num_threads=THREADS) as llm:
@@ -82,11 +83,7 @@ def test_the_next_start_binds_what_is_in_the_store_and_gives_the_same_text(tiny_
     assert nothing.products == nothing.attention == {}
     with CpuTuner(tiny_folder, THREADS) as tuner:
         for op in tuner.ops:
-            best = (
-                AttentionTuned(4)
-                if op.is_attention
-                else replace(DEFAULT_PRODUCT, row_block=2, threads=1, claims=4)
-            )
+            best = AttentionTuned(4) if op.is_attention else replace(DEFAULT_PRODUCT, row_block=2, claims=4)
             tuner.put(op, best)
             assert tuner.has(op)
     found, tuned = start()
