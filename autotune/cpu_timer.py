@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.pass_case import NODES, max_model_len, pass_inputs
+from autotune.pass_case import NODES, max_model_len, nodes_of, pass_inputs, timed_launches
 from autotune.tunable import TunableOp, tunable_ops
 from tspec.build import BuildOptions, build_engine
 from tspec.core.speculative_config import SpeculativeConfig
@@ -46,10 +46,14 @@ class CpuTimer:
         return self._threads.num_threads
 
     def measure(self, op: TunableOp, tuned: Tuned) -> Sequence[float]:
-        """Seconds of the op's launches, one number for each of NODES."""
+        """Seconds of the op's launches, one number for each of its cases."""
         key = op, tuned
         if key not in self._programs:
-            self._programs[key] = [program(bound, op, tuned, self.num_threads) for bound in self._plans]
+            self._programs[key] = [
+                program(bound, op, tuned, self.num_threads)
+                for bound in self._plans
+                if bound.plan.bucket.nodes in nodes_of(op)
+            ]
         seconds = []
         for launches in self._programs[key]:
             start = time.perf_counter()
@@ -70,7 +74,7 @@ class CpuTimer:
 
 def program(bound: BoundPlan, op: TunableOp, tuned: Tuned, num_threads: int) -> np.ndarray:
     """The launches of `op` alone, int64 [1 + launches, LAUNCH_WORDS], configured as `tuned`; memory is the plan's."""
-    numbers = tunable_ops(bound.plan)[op]
+    numbers = timed_launches(tunable_ops(bound.plan)[op], bound.plan.bucket.nodes)
     launches = bound.launches[[0, *(1 + number for number in numbers)]].copy()
     if isinstance(tuned, AttentionTuned):
         words = attention_numbers(tuned)

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import TracebackType
 
 from autotune.cpu_timer import CpuTimer, Tuned
+from autotune.search import nearest_first
 from autotune.tunable import TunableOp
 from tspec.kernels.cpu.store import CpuStore, open_store
 from tspec.kernels.cpu.tuned import AttentionTuned, ProductTuned, attention_space, product_space
@@ -27,8 +28,9 @@ class CpuTuner:
         self._open().put(op.op, op.dtype.value, tuned, **dict(op.shape))
 
     def space(self, op: TunableOp) -> Sequence[Tuned]:
-        """All configurations."""
-        return list(attention_space() if op.is_attention else product_space(self._timer.num_threads))
+        """All configurations, those near the default first."""
+        every = attention_space() if op.is_attention else product_space(self._timer.num_threads)
+        return nearest_first(every, self.default(op))
 
     def default(self, op: TunableOp) -> Tuned:
         """What runs without tuning."""

@@ -12,8 +12,9 @@ from types import TracebackType
 import torch
 
 from autotune.event_clock import FLUSH_BYTES, EventClock
-from autotune.pass_case import NODES, max_model_len, pass_inputs
+from autotune.pass_case import NODES, max_model_len, nodes_of, pass_inputs, timed_launches
 from autotune.prune import Config, prune
+from autotune.search import nearest_first
 from autotune.tunable import TunableOp, tunable_ops
 from tspec.build import BuildOptions, build_engine
 from tspec.core.speculative_config import SpeculativeConfig
@@ -55,9 +56,9 @@ class CudaTuner:
         self._graphs: dict[tuple[TunableOp, Config], list[Recorded]] = {}
 
     def measure(self, op: TunableOp, tuned: Config) -> Sequence[float]:
-        """Seconds of the op's launches, one number for each of NODES."""
+        """Seconds of the op's launches, one number for each of its cases."""
         if (op, tuned) not in self._graphs:
-            self._graphs[op, tuned] = [self._record(op, tuned, nodes) for nodes in NODES]
+            self._graphs[op, tuned] = [self._record(op, tuned, nodes) for nodes in nodes_of(op)]
         return [self._clock.seconds(each.graph.replay) for each in self._graphs[op, tuned]]
 
     def has(self, op: TunableOp) -> bool:
@@ -71,7 +72,7 @@ class CudaTuner:
 
     def space(self, op: TunableOp) -> Sequence[Config]:
         """What pruning leaves; what spills shows in its time, so that nothing is compiled ahead."""
-        return prune(op, self._arch, has_time=lambda: False).left
+        return nearest_first(prune(op, self._arch, has_time=lambda: False).left, self.default(op))
 
     def default(self, op: TunableOp) -> Config:
         """What runs without tuning; of attention that of the most rows."""
@@ -83,7 +84,7 @@ class CudaTuner:
     def _record(self, op: TunableOp, tuned: Config, nodes: int) -> Recorded:
         inputs = pass_inputs(nodes, self._engine.config.vocab_size, self._engine.max_model_len)
         bound = self._executor.bind_with("all", Bucket(1, nodes), table_of(op, tuned), inputs)
-        launches = [bound.launches[number] for number in tunable_ops(bound.plan)[op]]
+        launches = [bound.launches[number] for number in timed_launches(tunable_ops(bound.plan)[op], nodes)]
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

@@ -9,7 +9,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.search import FIRST_TURNS, LAST_TURNS, LEAST_GAIN, Search
+from autotune.search import FIRST_TURNS, LAST_TURNS, LEAST_GAIN, Search, nearest_first
+from tspec.kernels.cpu.tuned import DEFAULT_PRODUCT, product_space
 
 
 class Machine:
@@ -87,12 +88,23 @@ def test_the_budget_is_kept_but_for_a_turn_and_the_last_word_of_two(num_configs,
     assert found.num_measured <= max(2, 1 + 0.4 * budget_s / FIRST_TURNS)
 
 
-def test_what_is_measured_of_a_space_too_large_is_the_same_each_time():
-    first, second = (Machine(lambda config: (1.0,)) for _ in range(2))
-    for machine in (first, second):
-        machine.search(range(1000), 0, 30.0)
-    assert first.runs == second.runs
-    assert len(first.runs) == 5
+def test_of_a_space_too_large_the_first_ones_are_measured():
+    machine = Machine(lambda config: (1.0,))
+    found = machine.search(range(1000), 500, 30.0)
+    assert machine.runs.keys() == {500, 0, 1, 2, 3}
+    assert (found.num_measured, found.num_in_space) == (5, 1000)
+
+
+def test_near_the_default_are_those_that_differ_in_few_numbers():
+    order = nearest_first(product_space(2), DEFAULT_PRODUCT)
+    changes = [
+        sum(getattr(each, name) != getattr(DEFAULT_PRODUCT, name) for name in each.__slots__)
+        for each in order
+    ]
+    assert changes == sorted(changes)
+    assert changes[0] == 0 and changes[1] == 1
+    assert order == nearest_first(product_space(2), DEFAULT_PRODUCT)
+    assert set(order) == set(product_space(2))
 
 
 def test_a_space_of_the_default_alone_is_the_default():
