@@ -121,7 +121,7 @@ def _show(rows: Sequence[tuple[str, Found[Any] | None]]) -> None:
     table = Table("op", "time, over the default's", "measured", "configuration")
     for name, found in rows:
         if found is None:
-            table.add_row(name, "", "", "in the store already")
+            table.add_row(name, "", "", "stored")
             continue
         share = f"{found.num_measured} of {found.num_in_space}"
         table.add_row(name, f"{found.time_ratio:.2f}", share, _numbers(found))

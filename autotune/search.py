@@ -29,7 +29,7 @@ LEAST_GAIN = 0.01
 """What the best one must gain over the default in those, and at most lose in a case; else the default is found."""
 
 LOSS_WEIGHT = 3.0
-"""A case that loses counts so many times one that gains: what pays for a chunk of a prompt must not slow down tokens."""
+"""A case that loses counts so many times one that gains: a faster chunk of a prompt must not pay for slower tokens."""
 
 SEED = 0
 

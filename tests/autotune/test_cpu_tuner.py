@@ -101,7 +101,7 @@ def test_the_command_tunes_every_op_within_its_budget_and_then_none(run, tiny_fo
     assert {key.op for key in entries} == OPS
     content = tuned_file().read_bytes()
     second = run(*command)
-    assert second.out.count("in the store already") == len(entries)
+    assert second.out.count("stored") == len(entries)
     assert tuned_file().read_bytes() == content
 
 
