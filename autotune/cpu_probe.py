@@ -23,7 +23,8 @@ ROUNDS = 5
 _LANES = read_host().lanes
 _FLOATS_A_STEP = 4 * _LANES
 # A product with one row of one number a step reads the stream and does next to nothing else.
-_stream = make_product((1,), paired=False, vectors=4, lanes=_LANES, prefetch=read_host().prefetch)
+_stream = make_product((1,), paired=False, vectors=4, lanes=_LANES, prefetches=True)
+_AHEAD = read_host().prefetch
 
 _ROWS, _OUTPUTS, _STEPS, _CALLS = read_host().cheap_rows, 3 * _LANES, 512, 2000
 _multiply = make_product(read_host().row_blocks, paired=True, vectors=3, lanes=_LANES)
@@ -34,14 +35,16 @@ def _read(start: int, size_bytes: int, ones: int, sums: int) -> None:
     """Stream size_bytes from `start`, 4096 steps at a time."""
     block = 4096 * _FLOATS_A_STEP * 4
     for offset in range(0, size_bytes - block + 1, block):
-        _stream(simd.F32, ones, 0, 1, start + offset, _FLOATS_A_STEP * 4, 4096, sums, 0)
+        _stream(simd.F32, ones, 0, 1, start + offset, _FLOATS_A_STEP * 4, 4096, sums, 0, 1, _AHEAD)
 
 
 @numba.njit(nogil=True)
 def _compute(rows: int, weights: int, sums: int) -> None:
     """Multiply the same rows by the same panel again and again; a step takes a pair of bfloat16 an output."""
     for _ in range(_CALLS):
-        _multiply(simd.BF16, rows, _STEPS * 8, _ROWS, weights, _OUTPUTS * 4, _STEPS, sums, _OUTPUTS * 4)
+        _multiply(
+            simd.BF16, rows, _STEPS * 8, _ROWS, weights, _OUTPUTS * 4, _STEPS, sums, _OUTPUTS * 4, _ROWS, 0
+        )
 
 
 class BandwidthProbe:

@@ -6,9 +6,9 @@ A module of a subcommand is imported with the command line: what is slow to impo
 import argparse
 from types import ModuleType
 
-from autotune import policy, report, simulate
+from autotune import kernels, policy, report, simulate
 
-SUBCOMMANDS: tuple[ModuleType, ...] = (policy, report, simulate)
+SUBCOMMANDS: tuple[ModuleType, ...] = (kernels, policy, report, simulate)
 
 
 def add_subcommands(parser: argparse.ArgumentParser) -> None:

@@ -1,15 +1,14 @@
 """The machine that a figure was measured on: its CPU, and how fast its memory can be read (autotune/cpu_probe.py)."""
 
 from autotune.cpu_probe import BandwidthProbe, median_of
-from tspec.kernels.cpu import host
-from tspec.kernels.cpu.host import read_host, usable_cpus
+from tspec.kernels.cpu.host import cpu_model, read_host, usable_cpus
 
 __all__ = ["BandwidthProbe", "cpu_name", "machine_line"]
 
 
 def cpu_name() -> str:
     """The CPU's own name and the vector width that the kernels use on it."""
-    return f"{host.cpu_name()}, {usable_cpus()} CPUs, {read_host().name}"
+    return f"{cpu_model()}, {usable_cpus()} CPUs, {read_host().name}"
 
 
 def machine_line() -> str:

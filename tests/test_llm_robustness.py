@@ -269,7 +269,7 @@ def test_a_forked_process_that_ends_leaves_the_threads_of_its_parent(llm):
     """At its exit Python would end them, as if they were its own."""
 
     def exit_properly():
-        llm._engine._engine.executor._threads._finalizer()
+        llm._engine._engine.executor.threads._finalizer()
         llm.close()
 
     assert in_forked_process(exit_properly) == "None"

@@ -37,6 +37,7 @@ from tspec.graph.lower import lower
 from tspec.graph.passes import fuse
 from tspec.graph.plan import Bucket, Plan
 from tspec.kernels.cpu.host import read_host, usable_cpus
+from tspec.kernels.cpu.store import read_table
 from tspec.models import PASS_KINDS, build_graph, expected_tensors
 from tspec.models.build_graph import Features
 from tspec.runtime.buckets import smallest_bucket
@@ -225,14 +226,15 @@ def _cpu_ready(loading: _Loading) -> _Ready:
     num_blocks = _num_blocks(_states(plan, draft_plan), loading, _host_memory_bytes())
     weights = pack_weights(plan, loading.checkpoint.load, loading.tables, loading.load_weights)
     threads = ThreadPool(options.num_threads or usable_cpus())
-    executor = CpuExecutor(make_plan, weights, num_blocks, threads)
+    tuned = read_table(threads.num_threads)
+    executor = CpuExecutor(make_plan, weights, num_blocks, threads, tuned=tuned)
     passes = [(executor, *each) for each in loading.passes(max_rows=1)]
     draft_executor = None
     if draft is not None and draft_plan is not None:
         executor.prepare("all", Bucket(1, 1))  # its states are there from now on
         packed = pack_weights(draft_plan, draft.load, draft.tables, loading.load_weights, target=weights)
         shared = {name: memory for name, memory in executor.states.items() if name == FEATURES}
-        draft_executor = CpuExecutor(draft.make_plan, packed, num_blocks, threads, shared)
+        draft_executor = CpuExecutor(draft.make_plan, packed, num_blocks, threads, shared, tuned)
         passes += [(draft_executor, *each) for each in draft.passes(1)]
     for number, (each, kind, bucket) in enumerate(passes, start=1):
         each.prepare(kind, bucket)

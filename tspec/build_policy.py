@@ -12,7 +12,7 @@ from tspec.checkpoint.policy_file import config_hash, read_policy
 from tspec.core.config import ModelConfig
 from tspec.core.policy import Policy, PolicyKey
 from tspec.core.speculative_config import SpeculativeConfig
-from tspec.kernels.cpu.host import cpu_name, read_host, usable_cpus
+from tspec.kernels.cpu.host import cpu_model, read_host, usable_cpus
 
 if TYPE_CHECKING:
     from tspec.build import BuildOptions
@@ -39,7 +39,7 @@ def policy_key(options: "BuildOptions", folder: Path, config: ModelConfig) -> Po
     threads = options.num_threads or usable_cpus()
     versions = f"tspec {__version__}, numba {numba.__version__}, llvmlite {llvmlite.__version__}"
     here = PolicyKey(
-        device=f"{cpu_name()}, {usable_cpus()} CPUs",
+        device=f"{cpu_model()}, {usable_cpus()} CPUs",
         backend=read_host().name,
         dtype=config.dtype.value,
         threads=threads,

@@ -42,15 +42,14 @@ def read_host() -> Host:
     return Host(platform.machine(), lanes=8, row_blocks=(4, 2, 1))
 
 
-@cache
-def cpu_name() -> str:
+def cpu_model() -> str:
     """The CPU's own name."""
+    name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as file:
-            names = (line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-            return next(names)
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
     except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        return name
 
 
 def usable_cpus() -> int:
