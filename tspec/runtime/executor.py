@@ -64,7 +64,7 @@ class CpuExecutor:
     def run_again(self, kind: str, bucket: Bucket, numbers: Sequence[int]) -> None:
         """Run some launches of a plan once more, on what its last pass has left in memory: to time them."""
         bound = self.prepare(kind, bucket)
-        self._threads.run(bound.launches[[0, *(number + 1 for number in numbers)]])  # the first numbers rows
+        self.threads.run(bound.launches[[0, *(number + 1 for number in numbers)]])  # the first numbers rows
 
     def warm_up(self) -> None:
         """Run every bound plan once on no sequences: compiles the kernels, or loads them from the cache."""
