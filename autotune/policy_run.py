@@ -102,7 +102,7 @@ def make_policy(job: Job, file: Path) -> Policy:
 
 def _measure(job: Job, tuned: Sequence[str], kept: Sequence[str]) -> _Measured:
     """Time passes and launches, and answer the prompts to tune on."""
-    engine = job.open(SpeculativeConfig("none"))
+    engine = job.open(SpeculativeConfig("ngram", num_speculative_tokens=AUTO_CANDIDATES))
     try:
         inner, is_cuda = engine.opened(), job.options.device == "cuda"
         executor, max_context = inner.executor, inner.max_model_len - MAX_NODES
@@ -110,7 +110,7 @@ def _measure(job: Job, tuned: Sequence[str], kept: Sequence[str]) -> _Measured:
         sizes = (cheap, AUTO_CANDIDATES, job.options.max_num_seqs, inner.max_model_len)
         costs = time_costs(executor, SpeculativeConfig(), *sizes, is_padded=is_cuda)
         job.on_progress("time passes", 1, 2)
-        most_nodes = 1 if is_cuda else 2 * (AUTO_CANDIDATES + 1)  # a device has captured no others
+        most_nodes = (1 if is_cuda else 2) * (AUTO_CANDIDATES + 1)  # a device has captured no others
         passes = time_grid(executor, job.options.max_num_seqs, most_nodes, max_context, REPEATS)
         job.on_progress("time passes", 2, 2)
         figures = _machine_figures(executor, passes)

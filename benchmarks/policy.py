@@ -62,9 +62,12 @@ def configurations(proposer: Path | None) -> dict[str, tuple[SpeculativeConfig, 
 
 def measure(
     job: Job, file: Path, ways: Mapping[str, tuple[SpeculativeConfig, bool]], questions: Sequence[Question]
-) -> Seconds:
-    """Seconds of decoding by category and way, "plain" among them; all ways of a question run in turn."""
+) -> tuple[Seconds, dict[str, int]]:
+    """Seconds of decoding by category and way, "plain" among them; all ways of a question run in turn. And how many
+    texts of each way are not plain decoding's.
+    """
     engines: dict[str, TextEngine] = {}
+    differing = dict.fromkeys(ways, 0)
     seconds: Seconds = defaultdict(lambda: defaultdict(float))
     try:
         for name, (config, uses_policy) in ways.items():
@@ -79,13 +82,12 @@ def measure(
             found["plain"] += plain.decode_s
             for name, engine in engines.items():
                 fast = answer(engine, prompt, job.max_tokens, speculates=True)
-                if fast.text.output != plain.text.output:
-                    raise AssertionError(f"{name}: another text than plain decoding's")
                 found[name] += fast.decode_s
+                differing[name] += fast.text.output != plain.text.output
     finally:
         for engine in engines.values():
             engine.close()
-    return {category: dict(row) for category, row in seconds.items()}
+    return {category: dict(row) for category, row in seconds.items()}, differing
 
 
 def show(seconds: Seconds, policy: Policy, ways: Sequence[str], console: Console) -> None:
@@ -131,8 +133,9 @@ def main() -> None:
         file = args.policy or Path(temporary) / "policy.json"
         policy = read_policy(file) if args.policy else make_policy(job, file)
         ways = configurations(args.proposer)
-        seconds = measure(job, file, ways, questions)
+        seconds, differing = measure(job, file, ways, questions)
     show(seconds, policy, list(ways), console)
+    console.print(f"texts that are not plain decoding's: {sum(differing.values())}")
     if args.json:
         predicted = {name: each.predicted_speed_up for name, each in policy.methods.items()}
         record = {"machine": machine_line(), "predicted": predicted, "seconds": seconds}
