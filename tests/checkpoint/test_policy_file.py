@@ -122,6 +122,12 @@ def test_settings_fill_in_what_the_user_left_open():
     assert POLICY.with_settings(replace(eagle, draft_depth=2), "head").draft_top_k == 1
 
 
+def test_trees_are_no_default_where_candidates_are_drawn():
+    """Only chains are drawn."""
+    drawn = SpeculativeConfig("eagle3", model="folder", draft_sample_method="probabilistic")
+    assert POLICY.with_settings(drawn, "head") == drawn
+
+
 def test_auto_gets_the_shape_of_its_models_rounds_and_no_number():
     found = POLICY.with_settings(SpeculativeConfig("auto", model="folder"), "head")
     assert (found.num_speculative_tokens, found.draft_depth, found.draft_top_k) == (None, 3, 2)

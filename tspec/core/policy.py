@@ -109,7 +109,8 @@ class Policy:
         is_open = (
             asked.num_speculative_tokens is None and asked.draft_depth is None and asked.draft_top_k == 1
         )
-        if tuned is None or not is_open:
+        is_possible = tuned is not None and (tuned.width == 1 or asked.draft_sample_method == "greedy")
+        if tuned is None or not is_open or not is_possible:
             return asked
         settings = tuned.settings()
         if asked.method in UNION_METHODS:
