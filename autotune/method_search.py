@@ -120,52 +120,60 @@ class Search:
     max_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A tree that a model grows, in rounds of `depth` levels, with what playing its rounds gave."""
+
+    tree: StaticTree
+    depth: int
+    played: Played
+    costs: RoundCosts
+
+
 def search_model(asked: SpeculativeConfig, search: Search) -> Found:
-    """Find the best chain and the best tree of a model; what the tree is worth is played with its own candidates."""
+    """Find the best chain and the best tree of a model, and take the better one. Errors: those of an engine"""
     most = search.most_candidates
     alone = replace(asked, draft_top_k=1, draft_depth=None, num_speculative_tokens=most)
-    chain, chain_costs, judged = _record(search, alone, most)
-    plays = {count: play_recorded(chain, search.costs, chain_costs, count) for count in range(1, most + 1)}
+    recorded, costs, priors = _record(search, alone, most)
+    plays = {count: play_recorded(recorded, search.costs, costs, count) for count in range(1, most + 1)}
     best = max(plays, key=lambda count: plays[count].speed_up)
-    shape = _chain(best, plays[best])
-    kept: tuple[StaticTree, int, int, Played, RoundCosts] = (shape, best, 1, plays[best], chain_costs)
+    kept = _Shape(_chain(best, plays[best]), best, plays[best], costs)
+    widest, trees = plays[most], list[StaticTree]()
+    if asked.draft_sample_method == "greedy":  # others draw chains alone
+        widest, trees, promising = _search_trees(asked, search)
+        if promising is not None and promising.played.speed_up > kept.played.speed_up:
+            kept = promising
+    policy = MethodPolicy(
+        num_candidates=kept.tree.num_candidates,
+        depth=kept.depth,
+        width=kept.tree.width,
+        tree=kept.tree.parents,
+        predicted_speed_up=kept.played.speed_up,
+        model=config_hash(Path(str(asked.model))),
+        costs=kept.costs,
+    )
+    return Found(policy, _figures(plays, trees, widest, costs.first_s), priors)
+
+
+def _search_trees(asked: SpeculativeConfig, search: Search) -> tuple[Played, list[StaticTree], _Shape | None]:
+    """What a model's ranks are worth, the best static tree of each size, and the one of most tokens a second as an
+    engine grows it: of its size, depth and width. None where that is a chain.
+    """
+    most = search.most_candidates
     depth = min(TREE_DEPTH, most)
     wide = replace(asked, draft_top_k=TREE_WIDTH, draft_depth=depth, num_speculative_tokens=MAX_NODES - 1)
-    if asked.draft_sample_method == "probabilistic":  # chains alone are drawn
-        wide_trees, widest = [], plays[most]
-    else:
-        trees, tree_costs, _ = _record(search, wide, depth)
-        widest = play_recorded(trees, search.costs, tree_costs, MAX_NODES - 1, depth)
-        wide_trees = best_trees(widest.chances[:depth, :TREE_WIDTH], most + 1)
-        promising = _most_promising(wide_trees, search.costs, tree_costs)
-        if promising is not None and promising.width > 1:
-            kept = _with_tree(asked, search, promising, kept)
-    shape, levels, width, played, costs = kept
-    policy = MethodPolicy(
-        num_candidates=shape.num_candidates,
-        depth=levels,
-        width=width,
-        tree=shape.parents,
-        predicted_speed_up=played.speed_up,
-        model=config_hash(Path(str(asked.model))),
-        costs=costs,
-    )
-    return Found(policy, _figures(plays, wide_trees, widest, chain_costs.first_s), judged)
-
-
-def _with_tree(
-    asked: SpeculativeConfig,
-    search: Search,
-    tree: StaticTree,
-    chain: tuple[StaticTree, int, int, Played, RoundCosts],
-) -> tuple[StaticTree, int, int, Played, RoundCosts]:
-    """The tree where it is worth more than the chain, asked for as an engine would: its size, depth and width."""
+    recorded, costs, _ = _record(search, wide, depth)
+    played = play_recorded(recorded, search.costs, costs, MAX_NODES - 1, depth)
+    trees = best_trees(played.chances[:depth, :TREE_WIDTH], most + 1)
+    tree = _most_promising(trees, search.costs, costs)
+    if tree is None or tree.width == 1:
+        return played, trees, None
     config = replace(
         asked, draft_top_k=tree.width, draft_depth=tree.depth, num_speculative_tokens=tree.num_candidates
     )
-    recorded, costs, _ = _record(search, config, tree.depth)
-    played = play_recorded(recorded, search.costs, costs, tree.num_candidates, tree.depth)
-    return (tree, tree.depth, tree.width, played, costs) if played.speed_up > chain[3].speed_up else chain
+    again, costs, _ = _record(search, config, tree.depth)
+    shape = play_recorded(again, search.costs, costs, tree.num_candidates, tree.depth)
+    return played, trees, _Shape(tree, tree.depth, shape, costs)
 
 
 def _record(
