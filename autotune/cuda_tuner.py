@@ -4,7 +4,7 @@ An op's launches of all layers are recorded into a CUDA graph each configuration
 host's own time is not measured.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,7 @@ from tspec.kernels.cuda.tuned_checks import TALLEST_TILE
 from tspec.progress import progress_bar
 from tspec.runtime.cuda_bind import DevicePlan
 from tspec.runtime.cuda_executor import CudaExecutor, find_device
+from tspec.runtime.inputs import PassInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,7 @@ class CudaTuner:
 
     def _record(self, op: TunableOp, tuned: Config, nodes: int) -> Recorded:
         inputs = pass_inputs(nodes, self._engine.config.vocab_size, self._engine.max_model_len)
-        bound = self._executor.bind_with("all", Bucket(1, nodes), table_of(op, tuned), inputs)
-        launches = [bound.launches[number] for number in timed_launches(tunable_ops(bound.plan)[op], nodes)]
+        bound, launches = bind_op(self._executor, op, tuned, nodes, inputs)
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -107,6 +107,15 @@ class CudaTuner:
     ) -> None:
         self._graphs.clear()
         self._engine.close()
+
+
+def bind_op(
+    executor: CudaExecutor, op: TunableOp, tuned: Config, nodes: int, inputs: PassInputs
+) -> tuple[DevicePlan, list[Callable[[], None]]]:
+    """A plan for one sequence of `nodes` in which `op` alone is configured as `tuned`, and the launches to time."""
+    bound = executor.bind_with("all", Bucket(1, nodes), table_of(op, tuned), inputs)
+    numbers = timed_launches(tunable_ops(bound.plan)[op], nodes)
+    return bound, [bound.launches[number] for number in numbers]
 
 
 def table_of(op: TunableOp, tuned: Config) -> TunedTable:

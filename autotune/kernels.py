@@ -65,7 +65,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with _open_tuner(args) as tuner:
         rows = list(tune(tuner, args.budget, again=args.again, only=args.op))
+        num_left = sum(args.op in (None, op.op) and not tuner.has(op) for op in tuner.ops)
     _show(rows)
+    if num_left:
+        print(f"The budget was over before {num_left} ops were measured; run it again for them.")
     return 0
 
 

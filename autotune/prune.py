@@ -33,6 +33,9 @@ GB_S = {"sm_80": 1700.0, "sm_90": 3000.0, "sm_100": 6500.0}
 LATENCY_US = 0.8
 """From a load's issue to its data, under load."""
 
+START_US = 2.0
+"""From a kernel's start to its first data and from its last to its end: bounds that differ by less say nothing."""
+
 SLOWEST = 1.5
 """A bound above so many times the op's least one is discarded."""
 
@@ -99,7 +102,8 @@ def space_of(op: TunableOp, arch: str) -> Iterator[Config]:
 def bound_us(op: TunableOp, arch: str, tuned: Tuned) -> float:
     """Least time of a product with one tile of rows: its bytes over what the weights in flight let memory do.
 
-    Little's law: bandwidth is at most bytes in flight over latency. Partial sums are written and read once.
+    Little's law: bandwidth is at most bytes in flight over latency. Partial sums are written and read once. A start
+    comes on top, the same for all.
     """
     shape, card = dict(op.shape), ARCHITECTURES[architecture_of(arch)]
     paired = 2 if op.op in PAIRED_KERNELS else 1
@@ -114,7 +118,7 @@ def bound_us(op: TunableOp, arch: str, tuned: Tuned) -> float:
     steps = min(tuned.num_stages, -(-shape["k"] // (tuned.block_k * tuned.split_k)))
     in_flight = min(programs, card.num_multiprocessors * max(resident, 1)) * steps * step
     gb_s = min(GB_S[card.name], in_flight / LATENCY_US / 1e3)
-    return (weights + sums) / gb_s / 1e3
+    return START_US + (weights + sums) / gb_s / 1e3
 
 
 def _slow(op: TunableOp, arch: str, legal: Sequence[Config]) -> Iterator[Discarded]:

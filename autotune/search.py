@@ -28,6 +28,9 @@ LAST_TURNS = 15
 LEAST_GAIN = 0.01
 """What the best one must gain over the default in those, and at most lose in a case; else the default is found."""
 
+LEAST_WINS = 0.75
+"""Share of those turns in which it must be the faster: by luck it is in half of them."""
+
 LOSS_WEIGHT = 3.0
 """A case that loses counts so many times one that gains: a faster chunk of a prompt must not pay for slower tokens."""
 
@@ -110,9 +113,15 @@ class Search(Generic[Config]):
         self._play([default, best], LAST_TURNS)
         ratios = self._ratios(best, default)
         mean = statistics.geometric_mean(ratios)
-        if mean <= 1 - LEAST_GAIN and max(ratios) <= 1 + LEAST_GAIN:
+        is_surely_better = self._wins(best, default) >= LEAST_WINS and mean <= 1 - LEAST_GAIN
+        if is_surely_better and max(ratios) <= 1 + LEAST_GAIN:
             return Found(best, mean, num_measured, num_in_space)
         return Found(default, 1.0, num_measured, num_in_space)
+
+    def _wins(self, config: Config, default: Config) -> float:
+        """Share of the turns in which the times of all cases, weighed alike, are below the default's."""
+        turns = zip(self._samples[config], self._samples[default], strict=True)
+        return statistics.mean(math.prod(mine) < math.prod(other) for mine, other in turns)
 
     def _play(self, configs: Sequence[Config], turns: int) -> None:
         """At least one turn; the others as far as there is time."""

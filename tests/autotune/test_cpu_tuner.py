@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from support.command_line import run
 
 from autotune.cpu_timer import CpuTimer, program
@@ -105,6 +106,17 @@ def test_the_command_tunes_every_op_within_its_budget_and_then_none(run, tiny_fo
     assert tuned_file().read_bytes() == content
 
 
+def test_what_the_budget_leaves_is_told(run, tiny_folder):
+    outcome = run("autotune", "kernels", tiny_folder, "--budget", 1e-9, "--num-threads", THREADS)
+    assert outcome.status == 0
+    assert f"before {len(OPS) + 1} ops were measured" in outcome.out
+
+
 @pytest.mark.parametrize("budget", ["0", "-1", "nan"])
 def test_a_budget_of_nothing_is_wrong_usage(run, tiny_folder, budget):
     run("autotune", "kernels", tiny_folder, f"--budget={budget}").assert_fails(2, "--budget")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_tuning_a_device_that_is_not_there_is_wrong_usage(run, tiny_folder):
+    run("autotune", "kernels", tiny_folder, "--device", "cuda").assert_fails(2, "no CUDA device")

@@ -4,11 +4,17 @@ Run: pytest tests/autotune/test_cuda_tuner.py
 """
 
 import pytest
+import torch
+from support.interpreted import MAX_MODEL_LEN, device_executor
+from support.stubbed import record_launches
+from support.tiny_models import tiny_checkpoint
 
-from autotune.cuda_tuner import table_of
+from autotune.cuda_tuner import bind_op, table_of
 from autotune.event_clock import EventClock
-from autotune.tunable import TunableOp
+from autotune.pass_case import pass_inputs
+from autotune.tunable import TunableOp, tunable_ops
 from tspec.core.dtypes import DType
+from tspec.graph.plan import Bucket
 from tspec.kernels.cuda.tuned import AttentionTuned, Tuned
 
 BF16 = DType.BFLOAT16
@@ -61,3 +67,29 @@ def test_a_table_has_the_one_configuration_that_is_measured():
     attention = TunableOp("rope_attention", "rope_attention", BF16, heads)
     chosen = AttentionTuned(num_warps=8)
     assert table_of(attention, chosen).for_attention(9, 3, 64, BF16, 1, "sm_90") == chosen
+
+
+@pytest.mark.parametrize("nodes", [1, 8])
+def test_an_op_is_launched_alone_with_its_configuration_and_its_inputs_are_there(
+    tmp_path, monkeypatch, nodes
+):
+    tiny_checkpoint(tmp_path, "qwen3", tie=True, dtype=torch.bfloat16)
+    executor = device_executor(tmp_path)
+    ops = tunable_ops(executor.bind("all", Bucket(1, nodes)).plan)
+    product = next(op for op in ops if op.op == "linear_add")
+    attention = next(op for op in ops if op.is_attention)
+    launched = record_launches(monkeypatch)
+    for op, tuned in (
+        (product, Tuned(128, 32, 1, 4, 2)),
+        (attention, AttentionTuned(num_warps=8, num_stages=1)),
+    ):
+        bound, launches = bind_op(executor, op, tuned, nodes, pass_inputs(nodes, 200, MAX_MODEL_LEN))
+        for launch in launches:
+            launch()
+        assert len(launched) == len(ops[op])
+        options = launched[-1].options
+        assert options["num_stages"] == tuned.num_stages
+        assert op.is_attention or options["BLOCK_N"] == 128
+        assert bound.inputs.tensors["prefix_len"].tolist() == [MAX_MODEL_LEN - 64]
+        assert bound.inputs.tensors["num_nodes"].tolist() == [nodes]
+        launched.clear()
