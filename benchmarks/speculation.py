@@ -8,6 +8,7 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,13 +17,13 @@ from rich.table import Table
 
 from benchmarks.machine import machine_line
 from benchmarks.prompts import Question, read_questions
+from benchmarks.side_by_side import Timed, decode_side_by_side
 from tspec import LLM, SamplingParams
 from tspec.checkpoint.demo_model import ensure_demo_model
 from tspec.cli.stats_tables import sources_table
 from tspec.core.proposer import SourceTally
-from tspec.llm import Result
 
-Pair = tuple[Question, Result, Result]
+Pair = tuple[Question, Timed, Timed]
 
 
 def measure(
@@ -33,27 +34,29 @@ def measure(
     on_result: Callable[[Pair], None] = lambda pair: None,
     temperature: float = 0.0,
 ) -> dict[str, object]:
-    """Decode each question both ways in turn, by default with method auto. Speed-up is over decoding time, prefill left
-    out. What is decoded plainly is unknown to the proposers: the second way copies nothing from the first.
+    """Decode each question both ways side by side, by default with method auto. Speed-up is over decoding time, prefill
+    left out.
     """
     pairs: list[Pair] = []
-    options = {"max_tokens": max_tokens, "temperature": temperature, "seed": 1}
-    with LLM(folder, max_model_len=4096, speculative_config=speculative_config) as llm:
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=1)
+    with ExitStack() as stack:
+        engines = {
+            name: stack.enter_context(LLM(folder, max_model_len=4096, speculative_config=config))
+            for name, config in (("plain", {"method": "none"}), ("fast", speculative_config))
+        }
         for question in read_questions(per_category):
-            prompt = llm.encode_chat([{"role": "user", "content": question.prompt}])
-            results = [
-                llm.generate(prompt, SamplingParams(speculative=way, **options))[0] for way in ("off", "auto")
-            ]
-            pairs.append((question, results[0], results[1]))
+            prompt = engines["plain"].encode_chat([{"role": "user", "content": question.prompt}])
+            timed = decode_side_by_side(engines, prompt, params)
+            pairs.append((question, timed["plain"], timed["fast"]))
             on_result(pairs[-1])
-        sources = llm.metrics().sources
+        sources = engines["fast"].metrics().sources
     categories = dict.fromkeys(question.category for question, _, _ in pairs)
     by_category = {
         name: _summary([pair for pair in pairs if pair[0].category == name]) for name in categories
     }
     return {
         "num_prompts": len(pairs),
-        "num_identical": sum(plain.token_ids == fast.token_ids for _, plain, fast in pairs),
+        "num_identical": sum(plain.result.token_ids == fast.result.token_ids for _, plain, fast in pairs),
         "all": _summary(pairs),
         "by_category": by_category,
         "geometric_mean": geometric_mean(row["speed_up"] for row in by_category.values()),
@@ -68,11 +71,10 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def _summary(pairs: list[Pair]) -> dict[str, float]:
-    plain = [one.stats for _, one, _ in pairs]
-    fast = [other.stats for _, _, other in pairs]
-    tokens = sum(stats.num_emitted - 1 for stats in plain)
+    fast = [other.result.stats for _, _, other in pairs]
+    tokens = sum(plain.num_decoded for _, plain, _ in pairs)
     passes = sum(stats.num_passes for stats in fast)
-    plain_s, fast_s = (sum(stats.decode_s for stats in each) for each in (plain, fast))
+    plain_s, fast_s = (sum(pair[way].decode_s for pair in pairs) for way in (1, 2))
     candidates = sum(stats.num_candidates for stats in fast)
     return {
         "tokens": tokens,
@@ -122,15 +124,14 @@ def run(args: argparse.Namespace) -> None:
 
     def on_result(pair: Pair) -> None:
         question, plain, fast = pair
-        console.print(
-            f"{question.category}: {len(plain.token_ids)} tokens, {fast.stats.tokens_per_pass or 0:.2f} a pass"
-        )
+        per_pass = fast.result.stats.tokens_per_pass or 0
+        console.print(f"{question.category}: {len(plain.result.token_ids)} tokens, {per_pass:.2f} a pass")
         lines.append(
             json.dumps(
                 {
                     "category": question.category,
-                    "prompt_ids": plain.prompt_token_ids,
-                    "output_ids": plain.token_ids,
+                    "prompt_ids": plain.result.prompt_token_ids,
+                    "output_ids": plain.result.token_ids,
                 }
             )
         )

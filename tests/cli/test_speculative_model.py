@@ -71,3 +71,16 @@ def test_a_method_without_a_model_says_what_is_missing(run, folders):
     outcome = run("generate", folders / "target", "--prompt", "a", "--speculative", "draft_model")
     assert outcome.status == 2
     assert "speculative model" in outcome.err
+
+
+def test_bench_shows_several_methods_side_by_side(run, folders):
+    """Those take the model that have a use for it; a single one that has none says so."""
+    command = ("bench", folders / "target", "--no-chat", "--max-tokens", 20, "--json")
+    model = ("--speculative-model", folders / "draft model")
+    outcome = run(*command, "--speculative", "ngram", "draft_model", "auto", *model)
+    assert outcome.status == 0, outcome.err
+    ways = json.loads(outcome.out)
+    assert list(ways) == ["plain", "ngram", "draft_model", "auto"]
+    assert all(way["is_identical"] and way["tokens_per_second"] > 0 for way in ways.values())
+    assert ways["plain"]["tokens_per_pass"] == 1.0 <= ways["draft_model"]["tokens_per_pass"]
+    run(*command, "--speculative", "ngram", *model).assert_fails(2, "ngram")

@@ -159,7 +159,7 @@ def test_tallies_are_what_sequences_count(world, case):
 
 
 def test_lookups_that_are_asked_seldom_know_the_texts_all_the_same(world, monkeypatch):
-    """As if asking took an hour: each is asked every fourth round, and told what came in between."""
+    """As if asking took an hour: each is asked every eighth round, and told what came in between."""
     known = []
 
     def release(self, slot):

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """Check everything that costs nothing first, then load the model and decode."""
     fields = options.sampling_fields(args) | {"max_tokens": args.max_tokens, "ignore_eos": args.ignore_eos}
     params = SamplingParams(logprobs=args.logprobs, **fields)
-    speculative = options.speculative_config(args)
+    speculative = options.speculative_config(args, args.speculative)
     text = _read_prompt(args)
     from tspec.llm import LLM  # slow to import, and wrong usage should not wait for it
 

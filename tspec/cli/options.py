@@ -73,12 +73,13 @@ def add_speculative_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_method_option(parser: argparse.ArgumentParser) -> None:
-    """Which proposer runs."""
+def add_method_option(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Which proposer runs, or which ones, one after the other."""
     parser.add_argument(
         "--speculative",
         choices=METHODS,
-        help="proposer (default: auto, all that there are, as far as they pay)",
+        nargs="+" if several else None,
+        help=f"proposer{'s' if several else ''} (default: auto, all that there are, as far as they pay)",
     )
 
 
@@ -109,14 +110,16 @@ def sampling_fields(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def speculative_config(args: argparse.Namespace) -> SpeculativeConfig:
-    """The configuration that the options ask for.
+def speculative_config(
+    args: argparse.Namespace, method: str | None, *, with_model: bool = True
+) -> SpeculativeConfig:
+    """The configuration that the options ask for, with `method`, or the usual one for None.
 
     Errors: ConfigError for what cannot be
     """
     return SpeculativeConfig(
-        method=args.speculative or _DEFAULTS.method,
-        model=args.speculative_model,
+        method=method or _DEFAULTS.method,
+        model=args.speculative_model if with_model else None,
         num_speculative_tokens=args.num_speculative_tokens,
         draft_depth=args.draft_depth,
         draft_top_k=args.draft_top_k,

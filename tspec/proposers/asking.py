@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-WAIT_ROUNDS = 4
+WAIT_ROUNDS = 8
 """Rounds between two of a text in which asking does not pay: a text that begins to repeat itself is noticed in time."""
 
 

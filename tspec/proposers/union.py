@@ -44,7 +44,7 @@ flutter where both are equal."""
 class Union:
     """One tree out of those of several proposers; where `costs` rise with nodes, only as many nodes as pay.
 
-    lookups   asked for each text in every round, or in every fourth where their candidates bring less than the asking
+    lookups   asked for each text in every round, or in every eighth where their candidates bring less than the asking
               costs: all are judged by what comes even where they are not verified
     costs     of verify passes; PassCosts.flat() takes as many candidates as the limits allow
     others    sources that a subclass asks
