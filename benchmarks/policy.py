@@ -2,7 +2,7 @@
 was not made from, and its choice against chains of five candidates, by category of Spec-Bench.
 
 The policy is made from the first questions of each category, and tried on those behind them; every question is decoded
-plainly and by each method in turn.
+plainly and by each method side by side.
 
 Run: python -m benchmarks.policy [CHECKPOINT] [--proposer FOLDER] [--per-category 2] [--policy FILE] [--json FILE]
 """
@@ -12,24 +12,26 @@ import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from autotune.policy_run import Job, make_policy
-from autotune.texts import answer, encode
 from benchmarks.machine import machine_line
 from benchmarks.prompts import Question, read_questions
+from benchmarks.side_by_side import decode_side_by_side
+from tspec import LLM, SamplingParams
 from tspec.build import BuildOptions
 from tspec.build_draft import method_of
 from tspec.checkpoint.demo_model import ensure_demo_model
 from tspec.checkpoint.policy_file import read_policy
 from tspec.core.policy import Policy
 from tspec.core.speculative_config import SpeculativeConfig
-from tspec.requests.text_engine import TextEngine
 
-FIXED = 5
+FIXED, PLAIN = 5, "plain"
+MAX_MODEL_LEN = 4096
 Seconds = dict[str, dict[str, float]]
 
 
@@ -61,33 +63,33 @@ def configurations(proposer: Path | None) -> dict[str, tuple[SpeculativeConfig, 
 
 
 def measure(
-    job: Job, file: Path, ways: Mapping[str, tuple[SpeculativeConfig, bool]], questions: Sequence[Question]
-) -> tuple[Seconds, dict[str, int]]:
-    """Seconds of decoding by category and way, "plain" among them; all ways of a question run in turn. And how many
-    texts of each way are not plain decoding's.
+    folder: Path,
+    file: Path,
+    ways: Mapping[str, tuple[SpeculativeConfig, bool]],
+    questions: Sequence[Question],
+    max_tokens: int,
+) -> tuple[Seconds, int]:
+    """Seconds of decoding by category and way, "plain" among them, all side by side; and how many texts are not plain
+    decoding's.
     """
-    engines: dict[str, TextEngine] = {}
-    differing = dict.fromkeys(ways, 0)
     seconds: Seconds = defaultdict(lambda: defaultdict(float))
-    try:
+    num_differing, params = 0, SamplingParams(max_tokens=max_tokens)
+    options = {"max_model_len": MAX_MODEL_LEN}
+    with ExitStack() as stack:
+        engines = {PLAIN: stack.enter_context(LLM(folder, speculative_config={"method": "none"}, **options))}
         for name, (config, uses_policy) in ways.items():
-            engines[name] = job.open(config, file if uses_policy else None)
-        first = next(iter(engines.values()))
-        prompts = [encode(first, question.prompt) for question in questions]
-        for engine in engines.values():
-            answer(engine, prompts[0], 16, speculates=True)  # what is bound on first use
-        for question, prompt in zip(questions, prompts, strict=True):
-            found = seconds[question.category]
-            plain = answer(first, prompt, job.max_tokens, speculates=False)
-            found["plain"] += plain.decode_s
-            for name, engine in engines.items():
-                fast = answer(engine, prompt, job.max_tokens, speculates=True)
-                found[name] += fast.decode_s
-                differing[name] += fast.text.output != plain.text.output
-    finally:
-        for engine in engines.values():
-            engine.close()
-    return {category: dict(row) for category, row in seconds.items()}, differing
+            policy = file if uses_policy else None
+            llm = LLM(folder, speculative_config=config, policy=policy, **options)
+            engines[name] = stack.enter_context(llm)
+        for place, question in enumerate([questions[0], *questions]):
+            prompt = engines[PLAIN].encode_chat([{"role": "user", "content": question.prompt}])
+            timed = decode_side_by_side(engines, prompt, params)
+            if place == 0:  # binds what is bound on first use
+                continue
+            for name, each in timed.items():
+                seconds[question.category][name] += each.decode_s
+                num_differing += each.result.token_ids != timed[PLAIN].result.token_ids
+    return {category: dict(row) for category, row in seconds.items()}, num_differing
 
 
 def show(seconds: Seconds, policy: Policy, ways: Sequence[str], console: Console) -> None:
@@ -95,9 +97,9 @@ def show(seconds: Seconds, policy: Policy, ways: Sequence[str], console: Console
     table = Table(
         "method", "predicted", "measured", "off by", title="on questions that the policy has not seen"
     )
-    totals = {name: sum(row[name] for row in seconds.values()) for name in ("plain", *ways)}
+    totals = {name: sum(row[name] for row in seconds.values()) for name in (PLAIN, *ways)}
     for name, each in policy.methods.items():
-        measured = totals["plain"] / totals[name]
+        measured = totals[PLAIN] / totals[name]
         off = f"{each.predicted_speed_up / measured - 1:+.0%}"
         table.add_row(name, f"{each.predicted_speed_up:.2f}x", f"{measured:.2f}x", off)
     console.print(table)
@@ -105,7 +107,7 @@ def show(seconds: Seconds, policy: Policy, ways: Sequence[str], console: Console
         "category", *ways, title=f"speed-up; {FIXED}: chains of so many candidates, else by the policy"
     )
     for category, row in [*seconds.items(), ("all", totals)]:
-        table.add_row(category, *(f"{row['plain'] / row[name]:.2f}x" for name in ways))
+        table.add_row(category, *(f"{row[PLAIN] / row[name]:.2f}x" for name in ways))
     console.print(table)
 
 
@@ -127,15 +129,15 @@ def main() -> None:
     models = (
         [] if args.proposer is None else [SpeculativeConfig(method_of(args.proposer), model=args.proposer)]
     )
-    options = BuildOptions(max_model_len=4096)
+    options = BuildOptions(max_model_len=MAX_MODEL_LEN)
     job = Job(folder, models, tuned, args.max_tokens, options, lambda what, done, total: None)
     with tempfile.TemporaryDirectory() as temporary:
         file = args.policy or Path(temporary) / "policy.json"
         policy = read_policy(file) if args.policy else make_policy(job, file)
         ways = configurations(args.proposer)
-        seconds, differing = measure(job, file, ways, questions)
+        seconds, num_differing = measure(folder, file, ways, questions, args.max_tokens)
     show(seconds, policy, list(ways), console)
-    console.print(f"texts that are not plain decoding's: {sum(differing.values())}")
+    console.print(f"texts that are not plain decoding's: {num_differing}")
     if args.json:
         predicted = {name: each.predicted_speed_up for name, each in policy.methods.items()}
         record = {"machine": machine_line(), "predicted": predicted, "seconds": seconds}
