@@ -4,11 +4,13 @@ import argparse
 import html
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from autotune.policy_figures import checked_figures
 from autotune.report_tables import kernels_table, print_policy, tables_of, tuned_table
 from tspec.checkpoint.policy_file import read_policy
 from tspec.core.policy import Policy
@@ -33,6 +35,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Print the tables; write page and picture where they are asked for."""
     policy = read_policy(args.policy)
+    policy = replace(policy, figures=checked_figures(policy))
     tuned = tuned_table(tuned_file())
     print_policy(policy)
     for table in (kernels_table(policy), tuned):

@@ -92,6 +92,21 @@ def test_tuned_kernels_are_listed(run, file, tmp_path, monkeypatch):
     assert "some GPU" in found.out and "k=64 n=32" in found.out and "block_n=16" in found.out
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("passes", [], "passes"),
+        ("passes", [{**PASSES[0], "seconds": -1}], "passes.0.seconds"),
+        ("methods", {"ngram": {"chances": [[2.0]], "reached": [1]}}, "methods.ngram.chances.0.0"),
+        ("kernels", {"8": [{"kind": "linear"}]}, "kernels.8.0"),
+        ("num_prompts", 3, "num_prompts"),
+    ],
+)
+def test_figures_that_cannot_be_are_named(run, file, name, value, words):
+    write_policy(file, replace(POLICY, figures=FIGURES | {name: value}))
+    run("autotune", "report", file).assert_fails(2, "figures of", words, "autotune policy")
+
+
 def test_a_damaged_policy_is_one_sentence(run, file):
     file.write_text(file.read_text()[:100])
     run("autotune", "report", file).assert_fails(2, "no JSON", "autotune policy")

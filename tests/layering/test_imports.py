@@ -125,7 +125,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "async_llm": (),
     "training": ("filelock", "matplotlib", "safetensors", "torch", "transformers"),
     "cli": ("autotune", "rich"),
-    "autotune": ("matplotlib", "numba", "numpy", "rich", "torch", "triton"),
+    "autotune": ("matplotlib", "numba", "numpy", "pydantic", "rich", "torch", "triton"),
     "__init__": (),
 }
 FILES = python_files("tspec", "autotune")
