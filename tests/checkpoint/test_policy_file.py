@@ -122,6 +122,11 @@ def test_settings_fill_in_what_the_user_left_open():
     assert POLICY.with_settings(replace(eagle, draft_depth=2), "head").draft_top_k == 1
 
 
+def test_a_head_is_known_by_any_of_its_names():
+    found = POLICY.with_settings(SpeculativeConfig("eagle", model="folder"), "head")
+    assert (found.method, found.num_speculative_tokens) == ("eagle", 6)
+
+
 def test_trees_are_no_default_where_candidates_are_drawn():
     """Only chains are drawn."""
     drawn = SpeculativeConfig("eagle3", model="folder", draft_sample_method="probabilistic")

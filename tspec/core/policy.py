@@ -124,12 +124,11 @@ class Policy:
         """
         if model is None:
             return self.methods.get(asked.method)
-        names = MODEL_METHODS if asked.method in UNION_METHODS else (asked.method,)
-        tuned = {name: self.methods[name] for name in names if name in self.methods}
+        tuned = {name: self.methods[name] for name in MODEL_METHODS if name in self.methods}
         for each in tuned.values():
-            if each.model == model:
+            if each.model == model:  # "eagle" and "eagle3" name the same head
                 return each
-        if tuned:
+        if tuned and asked.method in (*UNION_METHODS, *tuned):
             raise ConfigError(
                 f"{self.source}, model of {' and '.join(tuned)}",
                 got=", ".join(str(each.model) for each in tuned.values()),
