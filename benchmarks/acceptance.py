@@ -84,7 +84,7 @@ class AcceptanceTimer:
         if is_shallow:
             launches[1, 1 + OPERANDS["linear"][1].index("k")] = 2
         start = time.perf_counter()
-        self._executor._threads.run(launches)
+        self._executor.threads.run(launches)
         return time.perf_counter() - start
 
     def acceptance_s(self, asked: Mapping[str, float]) -> float:

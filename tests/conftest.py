@@ -1,12 +1,14 @@
-"""What every test runs under: no look-ups on a model hub, one thread for torch, no progress bars."""
+"""What every test runs under: no look-ups on a model hub, one thread for torch, no progress bars, nothing tuned."""
 
 import os
 import signal
+import tempfile
 
 # Before torch and transformers read them; programs that tests start inherit them.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TQDM_DISABLE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["TSPEC_TUNED_DIR"] = os.path.join(tempfile.gettempdir(), f"tspec-untuned-{os.getpid()}")
 
 from support.checkpoints import long_folder, tiny_copy, tiny_folder
 

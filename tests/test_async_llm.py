@@ -53,7 +53,7 @@ def assert_nothing_is_left(llm):
     engine = engine_of(llm)
     assert num_held(engine) == NOTHING
     assert (llm._engine._handles, llm._thread._calls) == ({}, {})
-    regions = getattr(engine._proposer, "_regions", None)
+    regions = getattr(engine.proposer, "_regions", None)
     assert regions is None or regions._num_taken == 0
 
 

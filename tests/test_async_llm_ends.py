@@ -112,7 +112,7 @@ class FailsOnce:
     """In place of a proposer's `propose`."""
 
     def __init__(self, llm):
-        self.propose, self.has_failed = llm._engine.opened()._proposer.propose, False
+        self.propose, self.has_failed = llm._engine.opened().proposer.propose, False
 
     def __call__(self, batch):
         if not self.has_failed:
@@ -130,7 +130,7 @@ def test_an_exception_of_a_step_ends_its_requests_and_nothing_else(folder, monke
             waiting = [asyncio.create_task(llm.generate(START)) for _ in range(3)]
             while llm._engine.opened().scheduler.num_waiting < 3:
                 await asyncio.sleep(0)
-            monkeypatch.setattr(llm._engine.opened()._proposer, "propose", FailsOnce(llm))
+            monkeypatch.setattr(llm._engine.opened().proposer, "propose", FailsOnce(llm))
             (one,), chunks = await asyncio.gather(*running)
             for result in (one, chunks[-1].result):
                 assert (result.finish_reason, result.error) == ("error", "a proposer's")

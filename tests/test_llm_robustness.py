@@ -66,7 +66,7 @@ class Interrupted(TestProposer):
 @pytest.mark.parametrize("count", [1, 3])
 def test_an_interrupt_in_the_proposer_ends_generate_and_leaves_the_llm_usable(llm, where, count):
     engine = llm._engine.opened()
-    engine._proposer = Interrupted(where, count)
+    engine.proposer = Interrupted(where, count)
     bystander = llm.add_request(START)
     with pytest.raises(KeyboardInterrupt):
         llm.generate([START] * 6)
@@ -74,13 +74,13 @@ def test_an_interrupt_in_the_proposer_ends_generate_and_leaves_the_llm_usable(ll
     while llm.has_work:
         llm.step()
     assert bystander.result.finish_reason == "error" or bystander.result.text == STORY
-    assert (num_held(engine), engine._proposer.texts, llm._engine._handles) == (NOTHING, {}, {})
+    assert (num_held(engine), engine.proposer.texts, llm._engine._handles) == (NOTHING, {}, {})
     assert [each.text for each in llm.generate([START] * 6)] == [STORY] * 6
 
 
 @pytest.mark.parametrize("use", ["stream", "step"])
 def test_an_interrupt_in_other_calls_leaves_the_llm_usable(llm, use):
-    llm._engine.opened()._proposer = Interrupted("observe", 2)
+    llm._engine.opened().proposer = Interrupted("observe", 2)
     handle = llm.add_request(START)
     with pytest.raises(KeyboardInterrupt):
         if use == "stream":
@@ -145,7 +145,7 @@ def test_ctrl_c_before_any_line_of_the_library_leaves_the_llm_usable(folder, use
                 llm.step()
             assert bystander.result.text == STORY
             assert (num_held(engine), llm._engine._handles) == (NOTHING, {}), number
-            assert engine._proposer._regions._num_taken == 0, number
+            assert engine.proposer._regions._num_taken == 0, number
             number += 17
         assert num_interrupted == number // 17 - 1 > 40
 
@@ -269,7 +269,7 @@ def test_a_forked_process_that_ends_leaves_the_threads_of_its_parent(llm):
     """At its exit Python would end them, as if they were its own."""
 
     def exit_properly():
-        llm._engine._engine.executor._threads._finalizer()
+        llm._engine._engine.executor.threads._finalizer()
         llm.close()
 
     assert in_forked_process(exit_properly) == "None"

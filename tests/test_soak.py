@@ -112,7 +112,7 @@ def test_memory_is_flat_over_100_000_requests(tiny_folder):
         before_mib, before = serve(20_000)
         after_mib, after = serve(80_000)
         engine = llm._engine.opened()
-        assert engine._proposer.num_texts == 0 and llm._engine._handles == {}
+        assert engine.proposer.num_texts == 0 and llm._engine._handles == {}
         assert engine.metrics().num_emitted == 90_000
     assert after_mib - before_mib < 4, "a hundred bytes a request would be 8 MiB"
     assert after - before < 1000

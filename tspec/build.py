@@ -11,12 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tspec.build_draft import Draft
-from tspec.build_proposer import AUTO_NODES, make_proposer, most_candidates, open_model, time_costs
+from tspec.build_policy import apply_policy
+from tspec.build_proposer import (
+    AUTO_NODES,
+    make_proposer,
+    most_candidates,
+    open_model,
+    plain_times,
+    time_costs,
+)
 from tspec.checkpoint.hf_config import read_config
 from tspec.checkpoint.weights import Checkpoint, account, checkpoint_dtype, open_checkpoint, resolve_tying
 from tspec.core.config import ModelConfig
 from tspec.core.dtypes import WEIGHT_DTYPES, DType
 from tspec.core.errors import CapacityError, ConfigError
+from tspec.core.policy import Policy
 from tspec.core.proposer import Proposer
 from tspec.core.rope import context_limit, rope_table
 from tspec.core.sampling import FILTERED, pass_kind
@@ -28,6 +37,7 @@ from tspec.graph.lower import lower
 from tspec.graph.passes import fuse
 from tspec.graph.plan import Bucket, Plan
 from tspec.kernels.cpu.host import read_host, usable_cpus
+from tspec.kernels.cpu.store import read_table
 from tspec.models import PASS_KINDS, build_graph, expected_tensors
 from tspec.models.build_graph import Features
 from tspec.runtime.buckets import smallest_bucket
@@ -36,7 +46,6 @@ from tspec.runtime.inputs import Executor
 from tspec.runtime.kv_memory import block_bytes
 from tspec.runtime.loop import Engine
 from tspec.runtime.metrics_report import OnMetrics
-from tspec.runtime.speed_up import time_plain
 from tspec.runtime.threads import ThreadPool
 from tspec.runtime.trace import TraceFile
 from tspec.runtime.weights import pack_weights
@@ -72,6 +81,7 @@ class BuildOptions:
     on_metrics: OnMetrics | None = None
     metrics_interval_s: float = 10.0
     trace: str | Path | None = None
+    policy: str | Path | None = None
 
 
 def build_engine(
@@ -90,6 +100,7 @@ def build_engine(
     max_model_len = _max_model_len(config, options.max_model_len)
     checkpoint = open_checkpoint(folder)
     config = resolve_tying(config, checkpoint)
+    speculative, policy = apply_policy(options, speculative, folder, config)
     account(checkpoint, expected_tensors(build_graph(config)))
     is_cuda = options.device == "cuda"
     num_cheap_nodes = CUDA_CHEAP_NODES if is_cuda else read_host().cheap_rows
@@ -111,6 +122,7 @@ def build_engine(
         options=options,
         on_progress=on_progress,
         draft=draft,
+        policy=policy,
     )
     trace = None if options.trace is None else TraceFile(options.trace)
     return _assemble(speculative, loading, trace)
@@ -120,10 +132,11 @@ def _assemble(speculative: SpeculativeConfig, loading: "_Loading", trace: TraceF
     """Load what was checked, and plug it together."""
     options, draft, is_cuda = loading.options, loading.draft, loading.options.device == "cuda"
     ready = _cuda_ready(loading) if is_cuda else _cpu_ready(loading)
-    costs = None
+    costs, policy = None, loading.policy
     if speculative.method == "auto":
         sizes = (loading.max_candidates, ready.max_num_seqs, loading.max_model_len)
-        costs = time_costs(ready.executor, speculative, loading.num_cheap_nodes, *sizes, is_padded=is_cuda)
+        asked = (ready.executor, speculative, loading.num_cheap_nodes, *sizes)
+        costs = time_costs(*asked, is_padded=is_cuda) if policy is None else policy.costs
     if trace is not None:
         trace.start(costs)
     cheap = MAX_NODES if is_cuda else loading.num_cheap_nodes
@@ -131,12 +144,7 @@ def _assemble(speculative: SpeculativeConfig, loading: "_Loading", trace: TraceF
         loading.config,
         ready.executor,
         make_proposer(
-            speculative,
-            loading.max_candidates,
-            draft,
-            ready.proposer,
-            costs,
-            loading.max_model_len,
+            speculative, loading.max_candidates, draft, ready.proposer, costs, loading.max_model_len, policy
         ),
         max_model_len=loading.max_model_len,
         max_num_seqs=ready.max_num_seqs,
@@ -150,7 +158,7 @@ def _assemble(speculative: SpeculativeConfig, loading: "_Loading", trace: TraceF
         mixes_prompts=not is_cuda and (draft is None or draft.features is None),
         on_metrics=options.on_metrics,
         metrics_interval_s=options.metrics_interval_s,
-        plain_times=None if loading.max_candidates == 0 else time_plain(ready.executor),
+        plain_times=None if loading.max_candidates == 0 else plain_times(ready.executor, policy),
     )
 
 
@@ -166,6 +174,7 @@ class _Loading:
     options: BuildOptions
     on_progress: Progress
     draft: Draft | None = None
+    policy: Policy | None = None
 
     @property
     def tables(self) -> dict[str, Any]:
@@ -217,14 +226,15 @@ def _cpu_ready(loading: _Loading) -> _Ready:
     num_blocks = _num_blocks(_states(plan, draft_plan), loading, _host_memory_bytes())
     weights = pack_weights(plan, loading.checkpoint.load, loading.tables, loading.load_weights)
     threads = ThreadPool(options.num_threads or usable_cpus())
-    executor = CpuExecutor(make_plan, weights, num_blocks, threads)
+    tuned = read_table(threads.num_threads)
+    executor = CpuExecutor(make_plan, weights, num_blocks, threads, tuned=tuned)
     passes = [(executor, *each) for each in loading.passes(max_rows=1)]
     draft_executor = None
     if draft is not None and draft_plan is not None:
         executor.prepare("all", Bucket(1, 1))  # its states are there from now on
         packed = pack_weights(draft_plan, draft.load, draft.tables, loading.load_weights, target=weights)
         shared = {name: memory for name, memory in executor.states.items() if name == FEATURES}
-        draft_executor = CpuExecutor(draft.make_plan, packed, num_blocks, threads, shared)
+        draft_executor = CpuExecutor(draft.make_plan, packed, num_blocks, threads, shared, tuned)
         passes += [(draft_executor, *each) for each in draft.passes(1)]
     for number, (each, kind, bucket) in enumerate(passes, start=1):
         each.prepare(kind, bucket)

@@ -2,20 +2,24 @@
 
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from tspec.build_draft import Draft, method_of, open_draft
+from tspec.checkpoint.policy_file import config_hash
 from tspec.core.config import ModelConfig
 from tspec.core.dtypes import DType
+from tspec.core.errors import ConfigError
 from tspec.core.pass_costs import PassCosts
+from tspec.core.policy import AGAIN, Policy
 from tspec.core.proposer import CachingProposer, Committed, DraftBatch, Proposer, RankedProposer
 from tspec.core.speculative_config import MODEL_METHODS, UNION_METHODS, SpeculativeConfig
 from tspec.core.tree import MAX_NODES
 from tspec.proposers.caching_union import CachingUnion
-from tspec.proposers.model_turns import ModelTurns, time_rounds
+from tspec.proposers.model_turns import DraftCosts, ModelTurns, time_rounds
 from tspec.proposers.ngram import NgramProposer
 from tspec.proposers.none import NoProposer
 from tspec.proposers.suffix import SuffixProposer
@@ -23,6 +27,7 @@ from tspec.proposers.union import MOST_LOOKED_UP, Union
 from tspec.runtime.buckets import NODES
 from tspec.runtime.inputs import Executor
 from tspec.runtime.pass_times import pass_s, time_passes
+from tspec.runtime.speed_up import PlainTimes, known_plain, time_plain
 
 AUTO_CANDIDATES = 15
 """Most candidates of a sequence that are weighed: beyond, even a copied text gains less than the nodes cost."""
@@ -89,6 +94,11 @@ def time_costs(
     return replace(costs, ask_s=_ask_s(executor, speculative, costs))
 
 
+def plain_times(executor: Executor, policy: Policy | None) -> PlainTimes:
+    """What plain passes take: timed now, or as it was measured before."""
+    return time_plain(executor) if policy is None else known_plain(policy.costs.plain_s(1, 0))
+
+
 def make_proposer(
     speculative: SpeculativeConfig,
     max_candidates: int,
@@ -96,17 +106,19 @@ def make_proposer(
     model: Proposer | None,
     costs: PassCosts | None,
     max_model_len: int,
+    policy: Policy | None = None,
 ) -> Proposer:
     """Return the proposer, its native functions compiled.
 
     model   what runs `draft`
     costs   of verify passes, for "auto"
+    policy  what was measured before: priors of lookups, and costs of a model's rounds
     """
     method = speculative.method
     if method == "none":
         return NoProposer()
     if method in UNION_METHODS:
-        return _make_union(speculative, draft, model, costs or PassCosts.flat(), max_model_len)
+        return _make_union(speculative, draft, model, costs or PassCosts.flat(), max_model_len, policy)
     if model is not None:
         return model
     lookup: RankedProposer = (
@@ -124,34 +136,73 @@ def _make_union(
     model: Proposer | None,
     costs: PassCosts,
     max_model_len: int,
+    policy: Policy | None,
 ) -> Union:
-    lookups = _lookups(speculative)
+    priors = {} if policy is None else policy.priors
+    lookups = make_lookups(speculative, priors)
     if draft is None or model is None:
         union = Union(speculative.method, lookups, costs)
     else:
         assert isinstance(model, CachingProposer)
         per_level = speculative.draft_top_k
-        turns = ModelTurns(time_rounds(model, draft.depth, max_model_len), draft.depth, per_level)
+        rounds = _round_costs(speculative, policy) or time_rounds(model, draft.depth, max_model_len)
+        if isinstance(model, RankedProposer):
+            _set_priors(model, priors)
+        turns = ModelTurns(rounds, draft.depth, per_level)
         union = CachingUnion(speculative.method, lookups, model, turns, costs)
     union.warm_up()
     return union
 
 
-def _lookups(speculative: SpeculativeConfig) -> list[RankedProposer]:
+def make_lookups(
+    speculative: SpeculativeConfig, priors: Mapping[str, Sequence[float]] | None = None
+) -> list[RankedProposer]:
+    """The lookups of a union, their native functions compiled.
+
+    priors   by name, instead of those that a lookup ships with
+    Errors   ConfigError for other classes than a lookup's
+    """
     asked = replace(speculative, num_speculative_tokens=MOST_LOOKED_UP)
     lookups: list[RankedProposer] = [
         NgramProposer(asked, grows_with_match=False),
         SuffixProposer(asked, max_candidates=MOST_LOOKED_UP),
     ]
     for lookup in lookups:
+        _set_priors(lookup, priors or {})
         lookup.warm_up()
     return lookups
+
+
+def _set_priors(proposer: RankedProposer, by_name: Mapping[str, Sequence[float]]) -> None:
+    """Let a proposer start with what its candidates turned out to be."""
+    priors = by_name.get(proposer.name)
+    if priors is None:
+        return
+    if len(priors) != len(proposer.priors):
+        raise ConfigError(
+            f"priors of {proposer.name}",
+            got=f"{len(priors)} classes",
+            need=f"{len(proposer.priors)}",
+            fix=AGAIN,
+        )
+    proposer.priors = np.array(priors, dtype=np.float32)
+
+
+def _round_costs(speculative: SpeculativeConfig, policy: Policy | None) -> DraftCosts | None:
+    """Costs of a model's rounds, where they were measured for rounds of this shape."""
+    if policy is None or speculative.model is None:
+        return None
+    tuned = policy.of_method(speculative, config_hash(Path(speculative.model)))
+    shape = speculative.draft_depth, speculative.draft_top_k
+    if tuned is None or tuned.costs is None or (tuned.depth, tuned.width) != shape:
+        return None
+    return DraftCosts(tuned.costs.first_s, tuned.costs.level_s, tuned.costs.token_s)
 
 
 def _ask_s(executor: Executor, speculative: SpeculativeConfig, costs: PassCosts) -> float:
     """Seconds of a round of lookups behind a pass, which leaves nothing of them in the caches: median of several."""
     spare, slot, root = (
-        Union("auto", _lookups(speculative), costs),
+        Union("auto", make_lookups(speculative), costs),
         np.zeros(1, np.int32),
         np.ones(1, np.int32),
     )

@@ -36,6 +36,8 @@ class LLM:
     num_threads         threads of a pass; one a usable CPU if None
     on_metrics          called with `metrics()` while requests run, at most every metrics_interval_s seconds (10),
                         and at the end; must be quick, as decoding waits for it
+    policy              file of `tspec autotune policy`: nothing is measured at the start, and a method whose number of
+                        candidates is not given has the one that was found best
     trace               file that gets a JSON line a round: what was proposed, and what came
 
     Not to be shared between threads: see AsyncLLM. A Ctrl-C takes effect between two steps, and leaves the LLM usable.

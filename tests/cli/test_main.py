@@ -36,8 +36,8 @@ def test_the_version_is_printed(run):
 def test_help_names_every_subcommand(run):
     outcome = run("--help")
     assert outcome.status == 0
-    assert all(name in outcome.out for name in ("generate", "bench", "inspect", "demo-model"))
-    for name in ("generate", "bench", "inspect", "demo-model"):
+    assert all(name in outcome.out for name in ("generate", "bench", "inspect", "demo-model", "autotune"))
+    for name in ("generate", "bench", "inspect", "demo-model", "autotune"):
         assert run(name, "--help").out.startswith(f"usage: tspec {name}")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.sources import PACKAGE, name_of, python_files
+from support.sources import PACKAGE, ROOT, name_of, python_files
 
 TOPS = (
     "cli",
@@ -19,11 +19,13 @@ TOPS = (
     "requests",
     "build",
     "build_draft",
+    "build_policy",
     "build_proposer",
     "constraints",
     "progress",
     "prometheus",
     "training",
+    "autotune",
 )
 GRAPH_DATA = ("graph.ir", "graph.plan", "graph.signature")
 """What a plan is written in; the runtime reads plans and knows no graph pass."""
@@ -48,9 +50,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "runtime",
         "proposers",
         "build_draft",
+        "build_policy",
         "build_proposer",
     ),
-    "build_proposer": ("core", "runtime", "proposers", "build_draft"),
+    "build_policy": ("core", "checkpoint", "kernels", "runtime.cuda_executor", "build", "__version__"),
+    "build_proposer": ("core", "checkpoint.policy_file", "runtime", "proposers", "build_draft"),
     "build_draft": ("core", "checkpoint", "graph", "models", "runtime", "proposers"),
     "progress": ("build",),
     "requests": ("core", "runtime", "tokenizer", "build"),
@@ -68,6 +72,26 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "progress",
         "training",
         "__version__",
+    ),
+    "autotune": (
+        "core",
+        "checkpoint",
+        "graph",
+        "models",
+        "kernels",
+        "proposers",
+        "runtime",
+        "tokenizer",
+        "build",
+        "build_draft",
+        "build_policy",
+        "build_proposer",
+        "llm",
+        "progress",
+        "requests",
+        "training.plot",
+        "cli.main",
+        "cli.options",
     ),
     "__init__": ("core", "llm", "async_llm"),
 }
@@ -93,16 +117,18 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "prometheus": ("prometheus_client",),
     "build": ("torch",),
     "build_draft": ("numpy", "torch"),
+    "build_policy": ("llvmlite", "numba", "torch", "triton"),
     "build_proposer": ("numpy",),
     "progress": ("rich",),
     "requests": ("numpy",),
     "llm": (),
     "async_llm": (),
     "training": ("filelock", "matplotlib", "safetensors", "torch", "transformers"),
-    "cli": ("rich",),
+    "cli": ("autotune", "rich"),
+    "autotune": ("matplotlib", "numba", "numpy", "pydantic", "rich", "torch", "triton"),
     "__init__": (),
 }
-FILES = python_files("tspec")
+FILES = python_files("tspec", "autotune")
 
 
 def imported_names(file: Path) -> Iterator[str]:
@@ -117,7 +143,9 @@ def imported_names(file: Path) -> Iterator[str]:
 
 
 def layer_of(file: Path) -> str:
-    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    """The part of the package that a file is of, or the package beside it."""
+    place = file if file.is_relative_to(PACKAGE) else PACKAGE / file.relative_to(ROOT)
+    return place.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def is_within(name: str, places: tuple[str, ...]) -> bool:
@@ -135,7 +163,8 @@ def test_a_file_imports_only_from_layers_below(file):
 @pytest.mark.parametrize("file", FILES, ids=name_of)
 def test_a_file_imports_only_the_libraries_of_its_layer(file):
     tops = {name.split(".")[0] for name in imported_names(file)}
-    foreign = tops - {"tspec"} - sys.stdlib_module_names
+    own = {"tspec", layer_of(file)}
+    foreign = tops - own - sys.stdlib_module_names
     assert sorted(foreign - set(OUTSIDE[layer_of(file)])) == []
 
 

@@ -142,7 +142,7 @@ def shifted(logprobs):
 @pytest.mark.parametrize(("draft", "change"), [("noisy", sharper), ("eagle3", shifted)])
 def test_a_draft_that_lies_about_its_law_is_caught(folders, law, draft, change):
     engine = engine_of(folders, draft, "ratio")
-    engine._proposer = Liar(engine._proposer, change)
+    engine.proposer = Liar(engine.proposer, change)
     texts, _ = texts_of(engine)
     engine.close()
     assert surprise(texts, law) > ALARM

@@ -76,7 +76,7 @@ def shadowed(engine, texts, seed=0, *, num_blocks=None, node_budget=64, **option
     """The engine with random trees in the place of its model's, which goes on beside them."""
     whole = engine.executor.num_blocks
     engine.executor.num_blocks = num_blocks or whole
-    shadow = Shadow(engine._proposer, texts, seed, VOCAB)
+    shadow = Shadow(engine.proposer, texts, seed, VOCAB)
     options = {"mixes_prompts": engine._mixes_prompts, "max_candidates": engine._max_candidates} | options
     try:
         return with_proposer(engine, shadow, node_budget=node_budget, **options)
@@ -100,13 +100,13 @@ def live(engine, prompts, events):
                     check_caches(engine)
     finish(engine)
     assert {each.error for each in added} <= {None}
-    return engine._proposer.proposals
+    return engine.proposer.proposals
 
 
 def check_caches(engine):
     """No cache is ahead of the text."""
     engine.scheduler.check()
-    model = engine._proposer.model
+    model = engine.proposer.model
     for sequence in engine.scheduler.running:
         assert isinstance(model, MedusaProposer) or model.num_cached(sequence.slot) <= len(sequence.tokens)
 
@@ -207,7 +207,7 @@ def test_a_planted_fault_is_caught(world, prompts, texts, fault):
         for is_broken in (False, True):
             strange = shadowed(engine, texts, node_budget=node_budget)
             if is_broken:
-                fault(strange._proposer, strange)
+                fault(strange.proposer, strange)
             proposals = live(strange, prompts, history)
             assert bool(differences(fresh, texts, proposals[-40:])) == is_broken
     finally:

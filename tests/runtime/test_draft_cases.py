@@ -55,7 +55,7 @@ def decode(target, speculative, **params):
     """Sequences of the prompts in one batch, and what was proposed."""
     engine = build(target, speculative)
     try:
-        witness = Witness(engine._proposer)
+        witness = Witness(engine.proposer)
         options = {"max_candidates": engine._max_candidates, "acceptance": engine._acceptance}
         wide = with_proposer(engine, witness, node_budget=512, mixes_prompts=engine._mixes_prompts, **options)
         return run(wide, *PROMPTS, **{"max_tokens": 40} | params), witness.proposals
@@ -295,7 +295,7 @@ def test_behind_a_text_of_one_token_a_head_proposes_nothing(target, plain, tmp_p
     method, is_drawn = ("medusa", False) if name == "medusa" else ("eagle", bool(options))
     config = {"method": method, "model": heads_of(target, tmp_path)[name], "num_speculative_tokens": 3}
     engine = build(target, config | (options if is_drawn else {}))
-    witness = Witness(engine._proposer)
+    witness = Witness(engine.proposer)
     wide = with_proposer(
         engine, witness, max_candidates=3, node_budget=64, acceptance="auto", mixes_prompts=False
     )

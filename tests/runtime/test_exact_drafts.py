@@ -138,7 +138,7 @@ def accepted_nodes(proposal, text):
 def test_in_a_tree_of_the_target_only_leaves_are_followed_by_what_was_not_proposed(folders):
     """The target's next token is the likeliest child of each node: it is there if the node has any."""
     engine = build_with(folders, "itself", num_speculative_tokens=12, draft_top_k=3, draft_depth=4)
-    witness = Witness(engine._proposer)
+    witness = Witness(engine.proposer)
     wide = with_proposer(engine, witness, max_candidates=12, node_budget=512)
     sequences = run(wide, *([first, *PROMPT] for first in range(4)), max_tokens=NUM_TOKENS)
     texts = [each.tokens for each in sequences]
@@ -157,7 +157,7 @@ def test_in_a_tree_of_the_target_only_leaves_are_followed_by_what_was_not_propos
 def test_a_noisy_draft_is_accepted_as_often_at_the_end_of_a_text_as_at_its_start(folders):
     """A cache that drifts from the text would be accepted less and less."""
     engine = build_with(folders, "noisy", num_speculative_tokens=4)
-    witness = Witness(engine._proposer)
+    witness = Witness(engine.proposer)
     wide = with_proposer(engine, witness, max_candidates=4, node_budget=512)
     prompts = [[first, *PROMPT] for first in range(8)]
     sequences = run(wide, *prompts, max_tokens=400)
@@ -226,4 +226,4 @@ def test_memory_is_flat_while_speculation_goes_off_and_on(itself):
         tracemalloc.stop()
     assert sizes[-1] - sizes[1] < 32 << 10, sizes
     assert num_held(engine) == NOTHING
-    assert (engine._proposer._texts, engine._proposer._cached) == ({}, {})
+    assert (engine.proposer._texts, engine.proposer._cached) == ({}, {})

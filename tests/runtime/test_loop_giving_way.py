@@ -92,7 +92,7 @@ def test_texts_are_the_same_however_often_sequences_give_way(engine, alone, ever
             engine.scheduler.preempt(running[turn % len(running)])
         turn += 1
     assert [outcome(each) for each in sequences] == [outcome(each) for each in alone]
-    assert engine._proposer.num_admitted == len(PROMPTS) + engine.metrics().num_preemptions > 15
+    assert engine.proposer.num_admitted == len(PROMPTS) + engine.metrics().num_preemptions > 15
     assert engine.metrics().num_accepted == sum(each.stats.num_accepted for each in sequences) > 50
     assert num_held(engine) == NOTHING
 

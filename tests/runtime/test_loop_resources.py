@@ -92,7 +92,7 @@ def test_abort_gives_back_what_a_request_holds_wherever_it_is(plain, alone):
     finish(engine)
     engine.abort(sequences[2])  # after its end
     assert num_held(engine) == NOTHING
-    assert engine._proposer.texts == {}
+    assert engine.proposer.texts == {}
     assert outputs(sequences)[2:5] == alone[2:5]
     assert [len(each) for each in outputs(sequences)] == [3, 0, 60, 60, 60, 0]
 
@@ -105,7 +105,7 @@ def test_a_thousand_requests_of_one_token_leave_nothing_behind(folder):
         assert [len(each.output_ids) for each in sequences] == [1] * 25
     assert num_held(engine) == NOTHING
     engine.scheduler.check()
-    assert engine._proposer._regions.end <= 4 * 1024  # as four texts need, not a thousand
+    assert engine.proposer._regions.end <= 4 * 1024  # as four texts need, not a thousand
     engine.close()
 
 
@@ -129,7 +129,7 @@ def test_a_candidate_outside_the_vocabulary_is_refused_and_the_engine_goes_on(pl
     assert "candidates of proposer test: got ids " in sequence.error
     assert f"need ids from 0 to {VOCAB - 1}" in sequence.error
     assert num_held(engine) == NOTHING
-    engine._proposer.token = 2
+    engine.proposer.token = 2
     (sequence,) = run(engine, PROMPTS[0], max_tokens=60)
     assert sequence.output_ids == alone[0]
 

@@ -170,7 +170,7 @@ def test_lookups_that_are_asked_seldom_know_the_texts_all_the_same(world, monkey
     plain_release = SuffixProposer.release
     monkeypatch.setattr(SuffixProposer, "release", release)
     engine = build(world.folder, CASES["auto"])
-    union = engine._proposer
+    union = engine.proposer
     union._costs = replace(union._costs, ask_s=3600.0)
     sequences = run(engine, *PROMPTS, max_tokens=NUM_TOKENS)
     engine.close()

@@ -20,8 +20,9 @@ from tspec.graph.evaluate import evaluate
 from tspec.graph.ir import Graph, Op, Value
 from tspec.graph.lower import lower
 from tspec.graph.plan import Bucket
+from tspec.kernels.cpu.tuned import CpuTable
 from tspec.kernels.reference import REFERENCES
-from tspec.runtime.bind import bind_plan
+from tspec.runtime.bind import NOT_TUNED, bind_plan
 from tspec.runtime.kv_memory import allocate_states
 from tspec.runtime.threads import ThreadPool
 from tspec.runtime.torch_dtypes import TORCH_DTYPES
@@ -91,7 +92,7 @@ def static_inputs(trees: CandidateTrees, prefix_len: list[int], seed: int = 0) -
     }
 
 
-def run_on_cpu(case: Case, *, num_threads: int = 1) -> dict[str, torch.Tensor]:
+def run_on_cpu(case: Case, *, num_threads: int = 1, tuned: CpuTable = NOT_TUNED) -> dict[str, torch.Tensor]:
     """The graph's outputs by name, and its KV caches as they are after the pass."""
     rows, nodes = case.inputs["tokens"].shape
     plan = lower(case.graph, Bucket(rows, nodes), max_model_len=MAX_MODEL_LEN, width=case.width)
@@ -100,7 +101,7 @@ def run_on_cpu(case: Case, *, num_threads: int = 1) -> dict[str, torch.Tensor]:
     states = allocate_states(plan.states, case.inputs["block_table"].size)
     for name, memory in states.items():
         memory[:] = _cache_bytes(name, case.caches[name], plan.states[name][1])
-    bound = bind_plan(plan, weights, states, num_threads)
+    bound = bind_plan(plan, weights, states, num_threads, tuned)
     for name, array in case.inputs.items():
         bound.inputs[name][...] = array
     pool(num_threads).run(bound.launches)

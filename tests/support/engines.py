@@ -66,7 +66,7 @@ def with_room(
     try:
         return with_proposer(
             engine,
-            engine._proposer,
+            engine.proposer,
             max_candidates=engine._max_candidates,
             max_num_seqs=max_num_seqs,
             node_budget=node_budget,

@@ -110,7 +110,7 @@ def propose_afresh(engine: Engine, asked: Proposal) -> Proposal:
 
     Scoring a prompt leaves its last token to be the root.
     """
-    shadow = engine._proposer
+    shadow = engine.proposer
     assert isinstance(shadow, Shadow) and not engine.has_work
     engine.scheduler.kv.forget()
     shadow.proposals.clear()

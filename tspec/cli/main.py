@@ -9,10 +9,10 @@ import traceback
 from collections.abc import Sequence
 
 from tspec import __version__
-from tspec.cli import bench, demo_model, generate, inspect, train_draft, train_eagle
+from tspec.cli import autotune, bench, demo_model, generate, inspect, train_draft, train_eagle
 from tspec.core.errors import ConfigError, TspecError
 
-SUBCOMMANDS = (generate, bench, inspect, demo_model, train_eagle, train_draft)
+SUBCOMMANDS = (generate, bench, inspect, demo_model, train_eagle, train_draft, autotune)
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 

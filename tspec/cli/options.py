@@ -22,6 +22,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-model-len", type=int, help="most tokens of prompt and output together")
     parser.add_argument("--num-threads", type=int, help="threads of a pass (default: one a usable CPU)")
     parser.add_argument(
+        "--policy", type=Path, metavar="FILE", help="what `tspec autotune policy` measured: start from it"
+    )
+    parser.add_argument(
         "--trace",
         type=Path,
         metavar="FILE",
@@ -135,5 +138,6 @@ def model_options(args: argparse.Namespace) -> dict[str, Any]:
         "dtype": args.dtype,
         "max_model_len": args.max_model_len,
         "num_threads": args.num_threads,
+        "policy": args.policy,
         "trace": args.trace,
     }

@@ -151,6 +151,15 @@ def load_tuned(file: Path, device: str, compiler: str, parse: Parse[Config]) -> 
     return store
 
 
+def readable_entries(file: Path) -> list[tuple[TunedKey, dict[str, int | None]]]:
+    """What stands in a file for any device, whether or not it is legal there: for reports. A damaged file has none."""
+    try:
+        return [_parse_entry(entry) for entry in _read_entries(file) if _is_entry(entry)]
+    except _DamagedFile as error:
+        _log_once(logging.WARNING, f"{file} is set aside: {error}.")
+        return []
+
+
 class _DamagedFile(Exception):
     """Why a whole file cannot be used."""
 

@@ -23,11 +23,13 @@ from tspec.kernels.cpu import (
 )
 from tspec.kernels.cpu.frame import FRAME_BYTES, start_frame
 from tspec.kernels.cpu.pack import STORAGE
+from tspec.kernels.cpu.tuned import CpuTable, attention_numbers, product_numbers
 from tspec.runtime.memory import address, allocate
 from tspec.runtime.weights import PackedWeights
 
 NUMPY_DTYPES = {DType.FLOAT32: np.float32, DType.INT32: np.int32, DType.INT64: np.int64}
 
+NOT_TUNED = CpuTable()
 
 ON_LOGITS = ("edit_logits", "find_kept", "sample", "token_logprobs", "top_tokens", "draw_draft")
 ON_FEATURES = ("keep_features", "read_features")
@@ -46,9 +48,13 @@ class BoundPlan:
 
 
 def bind_plan(
-    plan: Plan, weights: PackedWeights, states: Mapping[str, np.ndarray], num_threads: int
+    plan: Plan,
+    weights: PackedWeights,
+    states: Mapping[str, np.ndarray],
+    num_threads: int,
+    tuned: CpuTable = NOT_TUNED,
 ) -> BoundPlan:
-    """Give `plan` an arena, static inputs and scratch, and write its launches."""
+    """Give `plan` an arena, static inputs and scratch, and write its launches, configured as `tuned` says."""
     arena = allocate(plan.arena_bytes)
     inputs = {
         name: allocate(int(np.prod(shape)) * dtype.itemsize_bytes).view(NUMPY_DTYPES[dtype]).reshape(shape)
@@ -58,9 +64,9 @@ def bind_plan(
         name: arena[buffer.offset_bytes : buffer.offset_bytes + buffer.size_bytes]
         for name, buffer in plan.buffers.items()
     }
-    binder = _Binder(plan, weights, {**buffers, **inputs, **weights.memory, **states}, num_threads)
+    binder = _Binder(plan, weights, {**buffers, **inputs, **weights.memory, **states}, num_threads, tuned)
     launches = np.stack([binder.first(), *(binder.bind(launch) for launch in plan.launches)])
-    _look_ahead(launches)
+    look_ahead(launches)
     outputs = {name: _typed(plan, name, buffers[name]) for name in plan.outputs}
     return BoundPlan(plan, launches, inputs, outputs, arena, tuple(binder.scratch.values()))
 
@@ -70,16 +76,19 @@ def _typed(plan: Plan, name: str, memory: np.ndarray) -> np.ndarray:
     return memory.view(NUMPY_DTYPES[buffer.dtype]).reshape(buffer.shape)
 
 
-def _look_ahead(launches: np.ndarray) -> None:
+def look_ahead(launches: np.ndarray) -> None:
     """Tell each launch which weights come next, so that threads that wait for others can fetch them."""
     codes = [launch_words.OPERANDS[kind][0] for kind in ("linear", "linear_silu_mul", "head_sample")]
     product = launch_words.OPERANDS["linear"][1]
-    k, storage, weight = (product.index(name) + 1 for name in ("k", "storage", "weight"))
+    k, storage, weight, panels = (
+        product.index(name) + 1 for name in ("k", "storage", "weight", "ahead_panels")
+    )
     start = size_bytes = 0
     for launch in launches[::-1]:
         launch[launch_words.AHEAD : launch_words.AHEAD + 2] = start, size_bytes
         if launch[0] in codes:
-            start, size_bytes = launch[weight], linear.panel_bytes(launch[storage], launch[k])
+            one_panel = linear.panel_bytes(launch[storage], launch[k])
+            start, size_bytes = launch[weight], launch[panels] * one_panel
 
 
 def _logits_scratch_bytes(vocab: int) -> int:
@@ -102,12 +111,18 @@ class _Binder:
     """Knows where every name of one plan lives."""
 
     def __init__(
-        self, plan: Plan, weights: PackedWeights, memory: Mapping[str, np.ndarray], num_threads: int
+        self,
+        plan: Plan,
+        weights: PackedWeights,
+        memory: Mapping[str, np.ndarray],
+        num_threads: int,
+        tuned: CpuTable,
     ) -> None:
         self.plan = plan
         self.weights = weights
         self.memory = memory
         self.num_threads = num_threads
+        self.tuned = tuned
         self.max_blocks = plan.inputs["block_table"][0][1]
         self.scratch: dict[str, np.ndarray] = {}
         self.row_dims = {name: launch.row_dim for launch in plan.launches for name in launch.outputs}
@@ -189,6 +204,8 @@ class _Binder:
             stride = linear.scratch_bytes(self.rows, cols, launch.kind.startswith("norm_"))
             sizes["scratch"], sizes["scratch_stride"] = self._scratch(f"linear.{stride}", stride)
             sizes["best"] = self._scratch("best", self.rows * linear.BEST_BYTES)[0]
+            tuned = self.tuned.for_product(launch.kind, sizes["n"], cols, weight.dtype)
+            sizes |= product_numbers(tuned, self.num_threads)
         return sizes
 
     def _row_sizes(self, launch: Launch) -> dict[str, int]:
@@ -236,6 +253,7 @@ class _Binder:
             sizes["partials"] = self._shared("partials", partials)
             stride = attention_tiles.scratch_bytes(head_dim)
             sizes["scratch"], sizes["scratch_stride"] = self._scratch("attention", stride)
+            sizes |= attention_numbers(self.tuned.for_attention(num_heads, num_kv_heads, head_dim, dtype))
         else:
             keys, values = (
                 [address(self.memory[name]) for name in caches if name.startswith(side)] for side in "kv"

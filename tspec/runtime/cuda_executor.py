@@ -5,6 +5,7 @@ On another device than CUDA (the interpreter's) the same launches run one by one
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ import torch
 from tspec.core.errors import CaptureError, ConfigError
 from tspec.graph.plan import Bucket
 from tspec.kernels.cuda.store import read_table
-from tspec.kernels.cuda.tuned import architecture_of, can_launch_early
+from tspec.kernels.cuda.tuned import TunedTable, architecture_of, can_launch_early
 from tspec.runtime.cuda_bind import LIVE_NODES, DeviceModel, DevicePlan, bind_device_plan
 from tspec.runtime.device_memory import SharedMemory
 from tspec.runtime.inputs import PassInputs, PlanMaker, fill_inputs
@@ -82,6 +83,14 @@ class CudaExecutor:
         if key not in self._bound:
             self._bound[key] = bind_device_plan(self._make_plan(kind, bucket), self._model, self._memory)
         return self._bound[key]
+
+    def bind_with(self, kind: str, bucket: Bucket, tuned: TunedTable, inputs: PassInputs) -> DevicePlan:
+        """Bind a pass with other configurations, its inputs on the device. Its memory is its own; it is not kept."""
+        model = replace(self._model, tuned=tuned)
+        bound = bind_device_plan(self._make_plan(kind, bucket), model, SharedMemory(model.device))
+        fill_inputs(bound.inputs.arrays, bucket, inputs)
+        bound.inputs.to_device()
+        return bound
 
     def capture(self, kinds_and_buckets: Sequence[tuple[str, Bucket]]) -> int:
         """Capture the given passes, the largest first, so that the smaller ones find its memory free.

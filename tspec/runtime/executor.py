@@ -1,11 +1,12 @@
 """The CPU executor: plans bound to memory and threads, one for each kind of pass and bucket it has met."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tspec.graph.plan import Bucket
-from tspec.runtime.bind import BoundPlan, bind_plan
+from tspec.kernels.cpu.tuned import CpuTable
+from tspec.runtime.bind import NOT_TUNED, BoundPlan, bind_plan
 from tspec.runtime.inputs import COUNTS, PassInputs, PlanMaker, fill_inputs
 from tspec.runtime.kv_memory import allocate_states
 from tspec.runtime.threads import ThreadPool
@@ -22,12 +23,14 @@ class CpuExecutor:
         num_blocks: int,
         threads: ThreadPool,
         states: Mapping[str, np.ndarray] | None = None,
+        tuned: CpuTable = NOT_TUNED,
     ) -> None:
-        """`states` are those of its plans that another executor's write."""
+        """`states` are those of its plans that another executor's write; `tuned` configures their launches."""
         self._make_plan = make_plan
         self.weights = weights
         self.states: dict[str, np.ndarray] = dict(states or {})
-        self._threads = threads
+        self.threads = threads
+        self.tuned = tuned
         self._bound: dict[tuple[str, Bucket], BoundPlan] = {}
         self.num_blocks = num_blocks
 
@@ -43,7 +46,9 @@ class CpuExecutor:
             plan = self._make_plan(kind, bucket)
             missing = {name: spec for name, spec in plan.states.items() if name not in self.states}
             self.states |= allocate_states(missing, self.num_blocks)
-            self._bound[key] = bind_plan(plan, self.weights, self.states, self._threads.num_threads)
+            self._bound[key] = bind_plan(
+                plan, self.weights, self.states, self.threads.num_threads, self.tuned
+            )
         return self._bound[key]
 
     def run(self, kind: str, bucket: Bucket, inputs: PassInputs) -> dict[str, np.ndarray]:
@@ -53,8 +58,13 @@ class CpuExecutor:
         """
         bound = self.prepare(kind, bucket)
         fill_inputs(bound.inputs, bucket, inputs)
-        self._threads.run(bound.launches)
+        self.threads.run(bound.launches)
         return bound.outputs
+
+    def run_again(self, kind: str, bucket: Bucket, numbers: Sequence[int]) -> None:
+        """Run some launches of a plan once more, on what its last pass has left in memory: to time them."""
+        bound = self.prepare(kind, bucket)
+        self.threads.run(bound.launches[[0, *(number + 1 for number in numbers)]])  # the first numbers rows
 
     def warm_up(self) -> None:
         """Run every bound plan once on no sequences: compiles the kernels, or loads them from the cache."""
@@ -62,8 +72,8 @@ class CpuExecutor:
             for name in COUNTS:
                 if name in bound.inputs:
                     bound.inputs[name][:] = 0
-            self._threads.run(bound.launches)
+            self.threads.run(bound.launches)
 
     def close(self) -> None:
         """End the threads; the executor runs no more passes."""
-        self._threads.close()
+        self.threads.close()

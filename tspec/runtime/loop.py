@@ -58,6 +58,7 @@ class Engine:
                     that it accepts, as those of a chunk are known without being accepted, nor where padding is computed
     costs           what passes take, where that is known
     plain_times     what is known of plain rounds before the first
+    proposer        an attribute, too: what watches a run may stand in its place and pass on what it is told
     trace           gets a line a round
     on_metrics      called with the metrics from `step`, at most every `metrics_interval_s` seconds, and from `close`.
                     The log, at level INFO, gets a line as often
@@ -92,7 +93,7 @@ class Engine:
             on_start=self._start,
             on_stop=self._stop,
         )
-        self._proposer = proposer
+        self.proposer = proposer
         self._caching = proposer if isinstance(proposer, CachingProposer) else None
         self._weighing = proposer if isinstance(proposer, WeighingProposer) else None
         self._max_candidates, self._acceptance = max_candidates, acceptance
@@ -142,8 +143,8 @@ class Engine:
 
     def learn(self, response: np.ndarray) -> None:
         """Let the proposer learn a text, int32 [n], if it can: as if a request had ended with it."""
-        if isinstance(self._proposer, LearningProposer):
-            self._proposer.learn(response)
+        if isinstance(self.proposer, LearningProposer):
+            self.proposer.learn(response)
 
     def metrics(self) -> EngineMetrics:
         """What this engine has done so far. Other threads may ask, too, and may then see a step in part."""
@@ -211,13 +212,13 @@ class Engine:
         self.executor.close()
 
     def _start(self, sequence: Sequence) -> None:
-        self._proposer.admit(sequence.slot, np.array(sequence.tokens, dtype=np.int32))
+        self.proposer.admit(sequence.slot, np.array(sequence.tokens, dtype=np.int32))
 
     def _stop(self, slot: int) -> None:
         try:
-            self._proposer.release(slot)
+            self.proposer.release(slot)
         except Exception:  # of its own books: neither this sequence nor those after it may stay for that
-            _log.exception("Proposer %s could not release slot %d.", self._proposer.name, slot)
+            _log.exception("Proposer %s could not release slot %d.", self.proposer.name, slot)
 
     def _fail_running(self, error: BaseException) -> list[Sequence]:
         failed = list(self.scheduler.running)
@@ -328,8 +329,8 @@ class Engine:
     def _propose(self, sequences: List[Sequence], nodes: List[int], num_beside: int) -> CandidateTrees:
         caches = None if self._caching is None else cache_rows(sequences)
         batch = draft_batch(sequences, nodes, self._acceptance, caches, num_beside)
-        trees = self._proposer.propose(batch)
-        check_trees(trees, batch, self._proposer.name, self._acceptance, self.config.vocab_size)
+        trees = self.proposer.propose(batch)
+        check_trees(trees, batch, self.proposer.name, self._acceptance, self.config.vocab_size)
         return trees
 
     def _verify(
@@ -380,7 +381,7 @@ class Engine:
             if sequence.params.logprobs is not None:
                 kept = tokens[row, : emitted[-1]]
                 sequence.logprobs += read_logprobs(outputs, row, kept, sequence.params.logprobs)
-        self._proposer.observe(
+        self.proposer.observe(
             Committed(
                 slots=np.array([each.slot for each in sequences], dtype=np.int32),
                 tokens=tokens,

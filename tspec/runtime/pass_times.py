@@ -7,7 +7,7 @@ import numpy as np
 
 from tspec.core.pass_costs import PassCosts
 from tspec.core.shapes import BLOCK_TOKENS, blocks_for
-from tspec.core.tree import MAX_NODES, chain
+from tspec.core.tree import MAX_NODES, CandidateTrees, chain
 from tspec.runtime.buckets import smallest_bucket
 from tspec.runtime.inputs import Executor, PassInputs
 
@@ -42,11 +42,15 @@ def time_passes(
     return PassCosts(tuple(counts), tuple(short.tolist()), tuple(rising.tolist()), is_padded)
 
 
-def pass_s(executor: Executor, num_nodes: int, context: int) -> float:
-    """Seconds of one pass over a chain, on KV blocks from 0 on."""
-    tree = chain(np.zeros(num_nodes, dtype=np.int32))
-    table = np.arange(max(1, blocks_for(context + num_nodes)), dtype=np.int32)[None]
-    inputs = PassInputs(tree, np.array([context], dtype=np.int32), table)
+def pass_s(executor: Executor, num_nodes: int, context: int, num_rows: int = 1) -> float:
+    """Seconds of one pass over a chain a sequence, on KV blocks from 0 on: each sequence has its own."""
+    one = chain(np.zeros(num_nodes, dtype=np.int32))
+    trees = CandidateTrees(
+        *(np.repeat(each, num_rows, axis=0) for each in (one.tokens, one.parents, one.num_nodes))
+    )
+    blocks = max(1, blocks_for(context + num_nodes))
+    table = np.arange(num_rows * blocks, dtype=np.int32).reshape(num_rows, blocks)
+    inputs = PassInputs(trees, np.full(num_rows, context, dtype=np.int32), table)
     start_s = time.perf_counter()
-    executor.run("all", smallest_bucket(1, num_nodes), inputs)
+    executor.run("all", smallest_bucket(num_rows, num_nodes), inputs)
     return time.perf_counter() - start_s

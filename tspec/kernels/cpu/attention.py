@@ -7,7 +7,7 @@ Shapes    q, out: float32 [rows, num_heads, D] over dense rows, q with gaps; anc
 Rows      independent, and independent of the tree: a row's keys are taken by position, not by slot. Scores sum
           over D in order; softmax rescales at each 64 positions (a tile) and is cut at each 256 (a chunk), both
           counted from position 0; values are added by position. So a node's bits are those of plain decoding.
-Work      phase 1 claims (sequence, KV head, up to 32 query rows, chunk); phase 2 joins the chunks of a row
+Work      phase 1 claims (sequence, KV head, `group_rows` query rows, chunk); phase 2 joins the chunks of a row
 Cost      a tile of the prefix is read once for all query rows of an item; no mask is evaluated there
 Oracle    tspec/kernels/reference/attention.py
 Source    online softmax, arXiv:1805.02867; split over KV as in Flash-Decoding
@@ -19,7 +19,6 @@ import numpy as np
 
 from tspec.core.shapes import BLOCK_TOKENS
 from tspec.kernels.cpu.attention_tiles import (
-    GROUP_ROWS,
     carve_scratch,
     key_products,
     listed_value_products,
@@ -270,9 +269,9 @@ def join_chunks(out, partials, chunks, head_dim, values):
 
 
 @native()
-def num_items(slots, num_nodes, heads_a_group):
+def num_items(slots, num_nodes, heads_a_group, group_rows):
     """(groups, chunks) of one sequence: phase 1 has groups * chunks items for each of its KV heads."""
-    groups = (num_nodes * heads_a_group + GROUP_ROWS - 1) // GROUP_ROWS
+    groups = (num_nodes * heads_a_group + group_rows - 1) // group_rows
     chunks = (slots - 1) // (BLOCK_TOKENS * CHUNK_TILES) + 1
     return groups, chunks
 
@@ -281,11 +280,12 @@ def num_items(slots, num_nodes, heads_a_group):
 def tree_attention(
     control, counter, join_counter, num_threads, num_rows, row_seq, row_start, out, q, q_stride, caches, ancestors,
     prefix_len, num_nodes, block_table, num_sequences, max_nodes, max_blocks, num_heads, window, scale, partials,
-    scratch, first_node, first_slot,
+    scratch, first_node, first_slot, group_rows,
 ):  # fmt: skip
     """See the module. `window` is 0 for full attention. Dense rows: sequence `seq` starts at row_start[seq].
 
     first_node  where the rows are a level of a draft's tree: its nodes in the levels before this one
+    group_rows  query rows of an item of phase 1, at most attention_tiles.GROUP_ROWS
     """
     heads_a_group, max_chunks = (
         num_heads // caches.num_kv_heads,
@@ -298,19 +298,19 @@ def tree_attention(
     while seq < num_sequences:
         prefix, nodes = load_i32(prefix_len + seq * 4), load_i32(num_nodes + seq * 4)
         slots = prefix + first_node + nodes
-        groups, chunks = num_items(slots, nodes, heads_a_group)
+        groups, chunks = num_items(slots, nodes, heads_a_group, group_rows)
         if work - before >= groups * chunks * caches.num_kv_heads:
             before += groups * chunks * caches.num_kv_heads
             seq += 1
             continue
         item, start = work - before, load_i32(row_start + seq * 4)
-        head, first = item % caches.num_kv_heads, item // caches.num_kv_heads % groups * GROUP_ROWS
+        head, first = item % caches.num_kv_heads, item // caches.num_kv_heads % groups * group_rows
         chunk = item // caches.num_kv_heads // groups
         tree = Tree(
             ancestors + seq * max_nodes * 8, block_table + seq * max_blocks * 4, prefix, first_node, slots, window,
             first_slot,
         )  # fmt: skip
-        group = Group(head, first, min(GROUP_ROWS, nodes * heads_a_group - first), heads_a_group)
+        group = Group(head, first, min(group_rows, nodes * heads_a_group - first), heads_a_group)
         start_group(group, q + start * q_stride, q_stride, scale, caches.head_dim, parts)
         attend_chunk(caches, tree, group, chunk, parts)
         place = partials + start * partial_row
@@ -321,7 +321,9 @@ def tree_attention(
     while row < num_rows:
         seq = load_i32(row_seq + row * 4)
         nodes = load_i32(num_nodes + seq * 4)
-        _, chunks = num_items(load_i32(prefix_len + seq * 4) + first_node + nodes, nodes, heads_a_group)
+        _, chunks = num_items(
+            load_i32(prefix_len + seq * 4) + first_node + nodes, nodes, heads_a_group, group_rows
+        )
         for head in range(num_heads):
             target = out + (row * num_heads + head) * caches.head_dim * 4
             place = partials + row * partial_row + head * (partial_row // num_heads)

@@ -31,13 +31,14 @@ from tspec.kernels.cpu.simd import (
 from tspec.kernels.jit import native
 
 GROUP_ROWS = 32
-"""Most query rows (node, head) that share the tiles they read."""
+"""Most query rows (node, head) that share the tiles they read, and what scratch is made for."""
 
 ZERO = np.float32(0.0)
 
 _LANES = read_host().lanes
 _WIDE = 4 * _LANES
 _HEIGHTS = (4, 2, 1) if read_host().row_blocks[0] == 8 else (2, 1)
+TALLEST = _HEIGHTS[0]
 
 _key_product = make_product(_HEIGHTS, paired=True, vectors=4, lanes=_LANES)
 _value_wide = make_product(_HEIGHTS, paired=False, vectors=4, lanes=_LANES, accumulate=True)
@@ -92,7 +93,17 @@ def key_products(storage, queries, rows, keys, out, out_stride, head_dim):
     for first in range(0, BLOCK_TOKENS, _WIDE):
         place = keys + first * pair * item_bytes(storage)
         _key_product(
-            storage, queries, head_dim * 4, rows, place, step, head_dim // pair, out + first * 4, out_stride
+            storage,
+            queries,
+            head_dim * 4,
+            rows,
+            place,
+            step,
+            head_dim // pair,
+            out + first * 4,
+            out_stride,
+            TALLEST,
+            0,
         )
 
 
@@ -105,10 +116,14 @@ def value_products(storage, weights, rows, values, sums, head_dim):
     whole = lanes - lanes % _WIDE
     for first in range(0, whole, _WIDE):
         place = values + first * item_bytes(storage)
-        _value_wide(storage, weights, stride, rows, place, step, BLOCK_TOKENS, sums + first * 4, lanes * 4)
+        _value_wide(
+            storage, weights, stride, rows, place, step, BLOCK_TOKENS, sums + first * 4, lanes * 4, TALLEST, 0
+        )
     for first in range(whole, lanes, _LANES):
         place = values + first * item_bytes(storage)
-        _value_narrow(storage, weights, stride, rows, place, step, BLOCK_TOKENS, sums + first * 4, lanes * 4)
+        _value_narrow(
+            storage, weights, stride, rows, place, step, BLOCK_TOKENS, sums + first * 4, lanes * 4, TALLEST, 0
+        )
 
 
 @native()
@@ -118,10 +133,10 @@ def listed_value_products(storage, weights, addresses, count, sums, head_dim):
     whole = lanes - lanes % _WIDE
     for first in range(0, whole, _WIDE):
         offset = first * item_bytes(storage)
-        _listed_wide(storage, weights, 0, 1, addresses, offset, count, sums + first * 4, 0)
+        _listed_wide(storage, weights, 0, 1, addresses, offset, count, sums + first * 4, 0, 1, 0)
     for first in range(whole, lanes, _LANES):
         offset = first * item_bytes(storage)
-        _listed_narrow(storage, weights, 0, 1, addresses, offset, count, sums + first * 4, 0)
+        _listed_narrow(storage, weights, 0, 1, addresses, offset, count, sums + first * 4, 0, 1, 0)
 
 
 @native()

@@ -42,6 +42,16 @@ def read_host() -> Host:
     return Host(platform.machine(), lanes=8, row_blocks=(4, 2, 1))
 
 
+def cpu_model() -> str:
+    """The CPU's own name."""
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return name
+
+
 def usable_cpus() -> int:
     """CPUs that this process may run on: its affinity mask, cut by a cgroup quota."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -24,7 +24,7 @@ _REQUESTS = ("temperature", "seed", "prefix_len", "depth", "num_nodes", "max_nod
 
 _PRODUCT = (
     "frame", "space", "storage", "x", "k", "norm", "eps", "weight", "bias", "out", "n", "scratch", "scratch_stride",
-    "residual", "best", *_REQUESTS,
+    "residual", "best", *_REQUESTS, "claims", "row_block", "k_block", "prefetch", "threads", "ahead_panels",
 )  # fmt: skip
 
 _ON_LOGITS = ("frame", "space", *_REQUESTS)
@@ -49,7 +49,7 @@ OPERANDS: Mapping[str, tuple[int, tuple[str, ...]]] = {
             "frame", "storage", "out", "qkv", "cos", "sin", "q_norm", "k_norm", "eps", "k_cache", "v_cache",
             "ancestors", "depth", "block_table", "prefix_len", "num_nodes", "max_nodes", "max_blocks", "head_dim",
             "num_heads", "num_kv_heads", "window", "scale", "partials", "scratch", "scratch_stride", "first_node",
-            "first_slot",
+            "first_slot", "group_rows",
         ),
     ),
     "last_row": (LAST_ROW, ("frame", "num_nodes", "out", "x", "cols")),

@@ -13,8 +13,11 @@ Shapes    x float32 [rows, K], K even; norm float32 [K]; weight packed by pack.p
 Rows      independent: one accumulator an output, k in order (register_block.py)
 Cost      streams the weights once for each TALLEST rows of a panel; the repeats come from L1 or L2
 Threads   panels are claimed a few at a time; a panel is computed by one thread
+Tuned     `Limits`, of which no bit depends (tuned.py has their defaults and choices)
 Oracle    tspec/kernels/reference/linear.py, head.py; noise.py and sampling.py, which gives the same tokens
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,11 +59,27 @@ TALLEST = _HOST.row_blocks[0]
 PANEL = 3 * _HOST.lanes
 """Outputs of one panel: three registers of weights, so that the tallest block fills the register file."""
 
-K_BLOCK = 256
-"""Steps of k that a panel is worked through at a time where it is used for several row blocks: it stays in L1."""
+
+class Limits(NamedTuple):
+    """How a launch is cut into pieces.
+
+    claims    claims of panels a thread, about: many, so that a delayed thread costs little
+    row_block rows that share a loop over k, at most TALLEST
+    k_block   steps of k that a panel is worked through at a time where it is used for several row blocks, even: a
+              short one stays in L1
+    prefetch  bytes ahead of the stream at which weights are prefetched
+    threads   threads that take part: the first ones
+    """
+
+    claims: int
+    row_block: int
+    k_block: int
+    prefetch: int
+    threads: int
+
 
 _panel_product = make_product(
-    _HOST.row_blocks, paired=True, vectors=3, lanes=_HOST.lanes, prefetch=_HOST.prefetch, accumulate=True
+    _HOST.row_blocks, paired=True, vectors=3, lanes=_HOST.lanes, prefetches=True, accumulate=True
 )
 
 
@@ -71,7 +90,7 @@ def whole_blocks(rows):
 
 
 @native()
-def panel_product(storage, x, k, rows, panel, out):
+def panel_product(storage, x, k, rows, panel, out, limits):
     """out float32 [whole_blocks(rows), PANEL] = x float32 [rows, k] times one packed panel.
 
     The sums go on from block to block of k where there are several: cutting k changes no bit.
@@ -80,11 +99,23 @@ def panel_product(storage, x, k, rows, panel, out):
         store(out + at * 4, splat(ZERO))
     pair = 2 if storage == BF16 else 1
     step = PANEL * (4 if storage != F16 else 2)
-    length = k if rows <= TALLEST else K_BLOCK
+    length = k if rows <= limits.row_block else limits.k_block
     for first in range(0, k, length):
         steps = min(length, k - first) // pair
         place = panel + first // pair * step
-        _panel_product(storage, x + first * 4, k * 4, rows, place, step, steps, out, PANEL * 4)
+        _panel_product(
+            storage,
+            x + first * 4,
+            k * 4,
+            rows,
+            place,
+            step,
+            steps,
+            out,
+            PANEL * 4,
+            limits.row_block,
+            limits.prefetch,
+        )
 
 
 @native()
@@ -100,9 +131,9 @@ def scratch_bytes(rows: int, k: int, has_norm: bool) -> int:
 
 
 @native()
-def panels_a_claim(num_panels, num_threads):
-    """Panels that a thread takes at once: about 16 claims a thread, so that a delayed thread costs little."""
-    return max(1, num_panels // (16 * num_threads))
+def panels_a_claim(num_panels, limits):
+    """Panels that a thread takes at once."""
+    return max(1, num_panels // (limits.claims * limits.threads))
 
 
 @native()
@@ -116,13 +147,13 @@ def normed_rows(norm, eps, x, k, rows, scratch):
 
 
 @native()
-def linear(counter, num_threads, storage, rows, x, k, norm, eps, weight, bias, residual, out, n, scratch):
+def linear(counter, storage, rows, x, k, norm, eps, weight, bias, residual, out, n, scratch, limits):
     """See the module. `norm`, `bias`, `residual` are 0 for none.
 
     scratch  of this thread, float32: with a norm [rows, K] for normalised rows; then [2, whole_blocks(rows), PANEL]
     """
     num_panels = (n + PANEL - 1) // PANEL
-    claim = panels_a_claim(num_panels, num_threads)
+    claim = panels_a_claim(num_panels, limits)
     stride = panel_bytes(storage, k)
     sums = scratch if norm == 0 else scratch + rows * k * 4
     first = atomic_add(counter, claim)
@@ -130,7 +161,7 @@ def linear(counter, num_threads, storage, rows, x, k, norm, eps, weight, bias, r
         x = normed_rows(norm, eps, x, k, rows, scratch)
     while first < num_panels:
         for panel in range(first, min(first + claim, num_panels)):
-            panel_product(storage, x, k, rows, weight + panel * stride, sums)
+            panel_product(storage, x, k, rows, weight + panel * stride, sums, limits)
             start = panel * PANEL
             if bias != 0:
                 _add_bias(sums, rows, bias + start * 4, min(PANEL, n - start))
@@ -155,10 +186,10 @@ def _write_panel(sums, rows, residual, start, out, n):
 
 
 @native()
-def linear_silu_mul(counter, num_threads, storage, rows, x, k, norm, eps, weight, bias, out, n, scratch):
+def linear_silu_mul(counter, storage, rows, x, k, norm, eps, weight, bias, out, n, scratch, limits):
     """See the module. `n` outputs; weight holds panel pairs gate, up. `scratch` as for `linear`."""
     num_panels = (n + PANEL - 1) // PANEL
-    claim = panels_a_claim(num_panels, num_threads)
+    claim = panels_a_claim(num_panels, limits)
     stride = panel_bytes(storage, k)
     gate = scratch if norm == 0 else scratch + rows * k * 4
     up = gate + whole_blocks(rows) * PANEL * 4
@@ -167,8 +198,8 @@ def linear_silu_mul(counter, num_threads, storage, rows, x, k, norm, eps, weight
         x = normed_rows(norm, eps, x, k, rows, scratch)
     while first < num_panels:
         for panel in range(first, min(first + claim, num_panels)):
-            panel_product(storage, x, k, rows, weight + 2 * panel * stride, gate)
-            panel_product(storage, x, k, rows, weight + (2 * panel + 1) * stride, up)
+            panel_product(storage, x, k, rows, weight + 2 * panel * stride, gate, limits)
+            panel_product(storage, x, k, rows, weight + (2 * panel + 1) * stride, up, limits)
             start = panel * PANEL
             if bias != 0:
                 _add_bias(gate, rows, bias + start * 4, min(PANEL, n - start))
@@ -198,7 +229,7 @@ def _silu_mul(gate, up, rows):
 @native()
 def head_sample(
     control, counter, thread, num_threads, storage, rows, x, k, norm, eps, weight, bias, out, place, n, scratch, best,
-    requests,
+    requests, limits,
 ):  # fmt: skip
     """See the module. Row `row` of x goes to out[place[row]]. `scratch` as for `linear`.
 
@@ -206,19 +237,19 @@ def head_sample(
     token (int32), then what the row is drawn with: temperature (float32), position (int32), seed (int64).
     """
     num_panels = (n + PANEL - 1) // PANEL
-    claim = panels_a_claim(num_panels, num_threads)
+    claim = panels_a_claim(num_panels, limits)
     stride = panel_bytes(storage, k)
     sums = scratch if norm == 0 else scratch + rows * k * 4
     noise = sums + whole_blocks(rows) * PANEL * 4
     mine = best + thread * rows * BEST_BYTES
     for row in range(rows):
         _start_best(mine + row * BEST_BYTES, requests, row)
-    first = atomic_add(counter, claim)
+    first = atomic_add(counter, claim) if thread < limits.threads else num_panels
     if first < num_panels:
         x = normed_rows(norm, eps, x, k, rows, scratch)
     while first < num_panels:
         for panel in range(first, min(first + claim, num_panels)):
-            panel_product(storage, x, k, rows, weight + panel * stride, sums)
+            panel_product(storage, x, k, rows, weight + panel * stride, sums, limits)
             start = panel * PANEL
             if bias != 0:
                 _add_bias(sums, rows, bias + start * 4, min(PANEL, n - start))

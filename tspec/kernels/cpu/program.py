@@ -90,34 +90,22 @@ def _product(control, counter, thread, num_threads, a):
         word(a, 8),
     )
     bias, out, n, scratch = word(a, 9), word(a, 10), word(a, 11), word(a, 12) + thread * word(a, 13)
-    if rows_here == 0:
-        return
+    limits = linear.Limits(word(a, 22), word(a, 23), word(a, 24), word(a, 25), word(a, 26))
     code = word(a, 0)
+    if rows_here == 0 or (thread >= limits.threads and code != HEAD_SAMPLE):
+        return
     if code == LINEAR:
         linear.linear(
-            counter,
-            num_threads,
-            storage,
-            rows_here,
-            x,
-            k,
-            norm,
-            eps,
-            weight,
-            bias,
-            word(a, 14),
-            out,
-            n,
-            scratch,
+            counter, storage, rows_here, x, k, norm, eps, weight, bias, word(a, 14), out, n, scratch, limits
         )
     elif code == LINEAR_SILU_MUL:
         linear.linear_silu_mul(
-            counter, num_threads, storage, rows_here, x, k, norm, eps, weight, bias, out, n, scratch
+            counter, storage, rows_here, x, k, norm, eps, weight, bias, out, n, scratch, limits
         )
     else:
         linear.head_sample(
             control, counter, thread, num_threads, storage, rows_here, x, k, norm, eps, weight, bias, out,
-            place_map(frame, space), n, scratch, word(a, 15), _requests(a, 16),
+            place_map(frame, space), n, scratch, word(a, 15), _requests(a, 16), limits,
         )  # fmt: skip
 
 
@@ -140,7 +128,7 @@ def _rope_attention(control, counter, thread, num_threads, a):
         control, counter + 8, counter + 16, num_threads, rows_here, row_seq, load_i64(frame + ROW_START), word(a, 3),
         qkv, q_stride, caches, word(a, 12), prefix_len, word(a, 16), block_table, num_rows(frame, 1), max_nodes,
         max_blocks, num_heads, word(a, 22), load_f32(a + 23 * 8), word(a, 24), word(a, 25) + thread * word(a, 26),
-        first_node, word(a, 28),
+        first_node, word(a, 28), word(a, 29),
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ class Block:
     storage, paired       how weights lie in memory
     accumulate            start from what `out` holds instead of from zero
     indexed               take each step's weights at the address in a table
-    prefetch              bytes ahead of the stream to prefetch, 0 for none
+    prefetches            prefetch weights as far ahead of the stream as the call says
     """
 
     rows: int
@@ -52,7 +52,7 @@ class Block:
     paired: bool = False
     accumulate: bool = False
     indexed: bool = False
-    prefetch: int = 0
+    prefetches: bool = False
 
     @property
     def vector(self) -> Any:
@@ -66,12 +66,13 @@ class Block:
 
 
 def make_product(heights: tuple[int, ...], paired: bool, **options: Any) -> Any:
-    """Return an intrinsic `f(storage, x, x_stride, rows, w, w_step, steps, out, out_stride)`; all int64.
+    """Return an intrinsic `f(storage, x, x_stride, rows, w, w_step, steps, out, out_stride, most, ahead)`; all int64.
 
     Computes `rows` (at least 1) rows of outputs, in blocks of the given heights: the lowest that holds what is
-    left, else the tallest. One loop a storage and height is generated, with the other `options` of Block.
-    Strides and steps are in bytes. `steps` counts loads of weights (pairs of k where BF16 is `paired`) and is at
-    least 1. Where indexed, `w` is a table of int64 addresses, and `w_step` is added to each.
+    left, or `most` of it (at most the tallest height). One loop a storage and height is generated, with the other
+    `options` of Block. Strides and steps are in bytes, as is `ahead`, the distance of those that prefetch.
+    `steps` counts loads of weights (pairs of k where BF16 is `paired`) and is at least 1. Where indexed, `w` is a table
+    of int64 addresses, and `w_step` is added to each.
     """
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
@@ -90,30 +91,32 @@ def make_product(heights: tuple[int, ...], paired: bool, **options: Any) -> Any:
         return context.get_dummy_value()
 
     @intrinsic
-    def product(typingctx, storage, x, x_stride, rows, w, w_step, steps, out, out_stride):
-        return types.void(*[types.int64] * 9), codegen
+    def product(typingctx, storage, x, x_stride, rows, w, w_step, steps, out, out_stride, most, ahead):
+        return types.void(*[types.int64] * 11), codegen
 
     return product
 
 
 def _emit_rows(blocks: list[Block], builder: Any, operands: list[Any], end: Any) -> None:
-    """Loop over the rows, each time through the lowest block that holds the rows left, or the tallest."""
-    x, x_stride, rows, weights, weight_step, steps, out, out_stride = operands
+    """Loop over the rows, each time through the lowest block that holds the rows left, or `most` of them."""
+    x, x_stride, rows, weights, weight_step, steps, out, out_stride, most, ahead = operands
     before, head = builder.block, builder.append_basic_block("rows")
     builder.branch(head)
     builder.position_at_end(head)
     row = builder.phi(I64)
     row.add_incoming(I64(0), before)
     left = builder.sub(rows, row)
+    wanted = builder.select(builder.icmp_signed("<", left, most), left, most)
     x_row = builder.add(x, builder.mul(row, x_stride))
     out_row = builder.add(out, builder.mul(row, out_stride))
     for block in blocks:
         here, skip = builder.append_basic_block(f"block{block.rows}"), builder.append_basic_block("taller")
         is_tallest = block is blocks[-1]
-        fits = builder.icmp_signed("<=", left, I64(block.rows))
+        fits = builder.icmp_signed("<=", wanted, I64(block.rows))
         builder.cbranch(ir.Constant(ir.IntType(1), 1) if is_tallest else fits, here, skip)
         builder.position_at_end(here)
-        _emit_block(block, builder, (x_row, x_stride, left, weights, weight_step, steps, out_row, out_stride))
+        place = (x_row, x_stride, left, weights, weight_step, steps, out_row, out_stride, ahead)
+        _emit_block(block, builder, place)
         next_row = builder.add(row, I64(block.rows))
         row.add_incoming(next_row, builder.block)
         builder.cbranch(builder.icmp_signed("<", next_row, rows), head, end)
@@ -122,7 +125,7 @@ def _emit_rows(blocks: list[Block], builder: Any, operands: list[Any], end: Any)
 
 
 def _emit_block(block: Block, builder: Any, args: tuple[Any, ...]) -> None:
-    x, x_stride, rows, weights, weight_step, steps, out, out_stride = args
+    x, x_stride, rows, weights, weight_step, steps, out, out_stride, ahead = args
     row_start = [
         builder.add(x, builder.mul(x_stride, _row_index(builder, row, rows))) for row in range(block.rows)
     ]
@@ -144,7 +147,7 @@ def _emit_block(block: Block, builder: Any, args: tuple[Any, ...]) -> None:
     for row in range(block.rows):
         for vector in range(block.vectors):
             sums[row][vector].add_incoming(start[row][vector], before)
-    loaded = _load_weights(block, builder, _step_address(block, builder, weights, weight_step, step))
+    loaded = _load_weights(block, builder, _step_address(block, builder, weights, weight_step, step), ahead)
     after = _multiply_add(block, builder, row_start, step, loaded, sums)
     next_step = builder.add(step, I64(1))
     step.add_incoming(next_step, loop)
@@ -177,12 +180,13 @@ def _step_address(block: Block, builder: Any, weights: Any, weight_step: Any, st
     return builder.add(weights, builder.mul(step, weight_step))
 
 
-def _load_weights(block: Block, builder: Any, address: Any) -> list[list[Any]]:
+def _load_weights(block: Block, builder: Any, address: Any, ahead: Any) -> list[list[Any]]:
     """Weights of one step as `[vector][step within the load]` float32 vectors."""
     stride_bytes = block.lanes * ITEMSIZE_BYTES[block.storage] * block.steps_a_load
-    for offset in range(0, block.vectors * stride_bytes if block.prefetch else 0, 64):
-        ahead = pointer(builder, builder.add(address, I64(block.prefetch + offset)), I8)
-        call(builder, "llvm.prefetch.p0", ir.VoidType(), [ahead, I32(0), I32(3), I32(1)])
+    fetched = builder.add(address, ahead)
+    for offset in range(0, block.vectors * stride_bytes if block.prefetches else 0, 64):
+        line = pointer(builder, builder.add(fetched, I64(offset)), I8)
+        call(builder, "llvm.prefetch.p0", ir.VoidType(), [line, I32(0), I32(3), I32(1)])
     loaded = []
     for vector in range(block.vectors):
         place = builder.add(address, I64(vector * stride_bytes))

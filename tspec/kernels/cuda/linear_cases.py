@@ -13,7 +13,7 @@ from tspec.kernels.cuda.choose import BLOCK, NUM_WARPS, _choose
 from tspec.kernels.cuda.launch import SAMPLING_HEADS, plan_linear
 from tspec.kernels.cuda.linear import Epilogue, _linear
 from tspec.kernels.cuda.resources import ALIGNMENT, TARGETS, AotCase
-from tspec.kernels.cuda.tuned import can_launch_early, default_tuned, is_head
+from tspec.kernels.cuda.tuned import Tuned, can_launch_early, default_tuned, is_head
 
 DTYPES = {
     DType.BFLOAT16: ("bf16", torch.bfloat16),
@@ -74,16 +74,19 @@ def cases() -> Iterator[AotCase]:
             for model, kind, n, k, heights in (*products, *_draft_products(dtype)):
                 for rows in heights:
                     case = linear_case(arch, kind, rows, n, k, dtype, model)
-                    if (variant := _variant(case)) not in seen:
+                    if (variant := variant_of(case)) not in seen:
                         seen.add(variant)
                         yield case
         yield from _small_cases(arch)
 
 
-def linear_case(arch: str, kind: str, rows: int, n: int, k: int, dtype: DType, model: str) -> AotCase:
-    """The variant of `kind` that runs `rows` rows with weights [n, k]; a bias where n is ragged."""
+def linear_case(
+    arch: str, kind: str, rows: int, n: int, k: int, dtype: DType, model: str, tuned: Tuned | None = None
+) -> AotCase:
+    """The variant of `kind` that runs `rows` rows with weights [n, k], with the default unless `tuned` is
+    given; a bias where n is ragged."""
     short, torch_dtype = DTYPES[dtype]
-    tuned = default_tuned(kind, n, k, dtype, arch)
+    tuned = tuned or default_tuned(kind, n, k, dtype, arch)
     launch = plan_linear(kind, EPILOGUES[kind], rows, n, k, torch_dtype, tuned, arch in PDL_ARCHITECTURES)
     tensor, is_split = f"*{short}", tuned.split_k > 1
     arguments: dict[str, str | int | None] = {
@@ -148,7 +151,7 @@ def _is_representative(name: str) -> bool:
     return name in (*sizes, "norm_head_sample-bf16-64x128256x4096")
 
 
-def _variant(case: AotCase) -> str:
+def variant_of(case: AotCase) -> str:
     """What decides the code; of a number only whether it is a multiple of ALIGNMENT."""
     sizes = {
         name: kind % ALIGNMENT == 0 if isinstance(kind, int) else kind
