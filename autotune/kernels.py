@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         num_left = sum(args.op in (None, op.op) and not tuner.has(op) for op in tuner.ops)
     _show(rows)
     if num_left:
-        print(f"The budget was over before {num_left} ops were measured; run it again for them.")
+        print(f"The budget was over before {num_left} ops were sure; run it again for them.")
     return 0
 
 
@@ -86,7 +86,7 @@ def _open_tuner(args: argparse.Namespace) -> Any:
 def tune(
     tuner: Any, budget_s: float, *, again: bool = False, only: str | None = None
 ) -> Iterator[tuple[str, Found[Any] | None]]:
-    """Each op, and what was found and stored; None where the store had it. The budget is shared by the ops left.
+    """Each op, and what was found, stored if it is sure; None where the store had it. The ops left share the budget.
 
     again   measure also what the store has
     only    this op alone
@@ -109,7 +109,8 @@ def tune(
                 break
             search: Search[Any] = Search(partial(tuner.measure, op), time.monotonic, share_s)
             found = search.run(tuner.space(op), tuner.default(op))
-            tuner.put(op, found.config)
+            if found.is_sure:
+                tuner.put(op, found.config)
             yield str(op), found
         bar.update(task, completed=len(ops))
 
@@ -135,4 +136,6 @@ def _numbers(found: Found[Any]) -> str:
     numbers = ", ".join(
         f"{name}={number}" for name, number in asdict(found.config).items() if number is not None
     )
+    if not found.is_sure:
+        return "not sure yet"
     return "the default" if found.time_ratio == 1.0 else numbers

@@ -22,8 +22,14 @@ KEPT_SHARE = 3
 FIRST_SHARE = 0.4
 """Share of the time that the first round may take; where it cannot hold all configurations, it has the first ones."""
 
+HALVING_SHARE = 0.8
+"""Share of the time after which no further turn begins but those of the last two."""
+
 LAST_TURNS = 15
 """Turns in which the best one and the default meet alone."""
+
+LEAST_TURNS = 5
+"""Where there was time for fewer of them, nothing is found."""
 
 LEAST_GAIN = 0.01
 """What the best one must gain over the default in those, and at most lose in a case; else the default is found."""
@@ -55,12 +61,14 @@ class Found(Generic[Config]):
     time_ratio    its time over the default's, of the last turns
     num_measured  configurations that were measured at all
     num_in_space  configurations that there are
+    is_sure       whether there was time for the last turns
     """
 
     config: Config
     time_ratio: float
     num_measured: int
     num_in_space: int
+    is_sure: bool = True
 
 
 class Search(Generic[Config]):
@@ -92,8 +100,8 @@ class Search(Generic[Config]):
         most = int(FIRST_SHARE * self._budget_s / (FIRST_TURNS * one_s))
         left, turns = [default, *others[: max(1, most)]], FIRST_TURNS
         num_measured = len(left)
-        while len(left) > 1 and self._has_time():
-            self._play(left, turns)
+        while len(left) > 1 and self._has_time(HALVING_SHARE):
+            self._play(left, turns, HALVING_SHARE)
             best = sorted(left[1:], key=lambda each: self._score(each, default))
             left = [default, *best[: max(1, len(best) // KEPT_SHARE)]]
             if len(left) == 2:
@@ -107,10 +115,12 @@ class Search(Generic[Config]):
         """Let the best one and the default meet alone, on samples of those turns only."""
         measured = [each for each in left[1:] if each in self._samples]
         if not measured:
-            return Found(default, 1.0, num_measured, num_in_space)
+            return Found(default, 1.0, num_measured, num_in_space, is_sure=num_in_space == 1)
         best = min(measured, key=lambda each: self._score(each, default))
         self._samples = {}
         self._play([default, best], LAST_TURNS)
+        if len(self._samples[best]) < LEAST_TURNS:
+            return Found(default, 1.0, num_measured, num_in_space, is_sure=False)
         ratios = self._ratios(best, default)
         mean = statistics.geometric_mean(ratios)
         is_surely_better = self._wins(best, default) >= LEAST_WINS and mean <= 1 - LEAST_GAIN
@@ -123,10 +133,10 @@ class Search(Generic[Config]):
         turns = zip(self._samples[config], self._samples[default], strict=True)
         return statistics.mean(math.prod(mine) < math.prod(other) for mine, other in turns)
 
-    def _play(self, configs: Sequence[Config], turns: int) -> None:
-        """At least one turn; the others as far as there is time."""
+    def _play(self, configs: Sequence[Config], turns: int, share: float = 1.0) -> None:
+        """At least one turn; the others as far as there is time, of which this is a share."""
         for turn in range(turns):
-            if turn and not self._has_time():
+            if turn and not self._has_time(share):
                 return
             for config in configs:
                 self._take(config)
@@ -147,5 +157,5 @@ class Search(Generic[Config]):
     def _medians(self, config: Config) -> list[float]:
         return [statistics.median(case) for case in zip(*self._samples[config], strict=True)]
 
-    def _has_time(self) -> bool:
-        return self._clock() - self._start < self._budget_s
+    def _has_time(self, share: float = 1.0) -> bool:
+        return self._clock() - self._start < share * self._budget_s

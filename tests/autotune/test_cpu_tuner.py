@@ -19,7 +19,7 @@ from tspec.kernels import tuned_store
 from tspec.kernels.cpu import launch_words
 from tspec.kernels.cpu.store import open_store
 from tspec.kernels.cpu.tuned import DEFAULT_PRODUCT, AttentionTuned
-from tspec.kernels.tuned_store import FOLDER_VARIABLE, tuned_file
+from tspec.kernels.tuned_store import FOLDER_VARIABLE
 
 __all__ = ["run"]
 
@@ -94,22 +94,21 @@ def test_the_next_start_binds_what_is_in_the_store_and_gives_the_same_text(tiny_
     assert list(tuned.attention.values()) == [AttentionTuned(4)]
 
 
-def test_the_command_tunes_every_op_within_its_budget_and_then_none(run, tiny_folder):
-    command = ("autotune", "kernels", tiny_folder, "--budget", 3, "--num-threads", THREADS)
+def test_the_command_stores_what_it_is_sure_of_and_does_not_measure_it_again(run, tiny_folder):
+    command = ("autotune", "kernels", tiny_folder, "--budget", 6, "--num-threads", THREADS)
     first = run(*command)
     assert first.status == 0, first.err
     entries = open_store(THREADS).entries
-    assert {key.op for key in entries} == OPS
-    content = tuned_file().read_bytes()
+    assert entries and {key.op for key in entries} <= OPS
     second = run(*command)
     assert second.out.count("stored") == len(entries)
-    assert tuned_file().read_bytes() == content
+    assert entries.items() <= open_store(THREADS).entries.items()
 
 
 def test_what_the_budget_leaves_is_told(run, tiny_folder):
     outcome = run("autotune", "kernels", tiny_folder, "--budget", 1e-9, "--num-threads", THREADS)
     assert outcome.status == 0
-    assert f"before {len(OPS) + 1} ops were measured" in outcome.out
+    assert f"before {len(OPS) + 1} ops were sure" in outcome.out
 
 
 @pytest.mark.parametrize("budget", ["0", "-1", "nan"])

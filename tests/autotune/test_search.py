@@ -84,6 +84,13 @@ def test_who_wins_by_luck_is_not_taken():
     assert Machine(seconds).search(range(2), 0, 1e9).config == 0
 
 
+def test_what_there_was_no_time_to_be_sure_of_is_not_taken():
+    seconds = {0: (1.0,), 1: (0.5,)}.__getitem__
+    late, early = (Machine(seconds).search(range(2), 0, budget_s) for budget_s in (6.0, 100.0))
+    assert (late.config, late.is_sure) == (0, False)
+    assert (early.config, early.is_sure) == (1, True)
+
+
 def test_one_slow_moment_changes_no_median():
     moments = iter([1.0] * 4 + [50.0] + [1.0] * 10_000)
     machine = Machine(lambda config: (0.8 if config == 1 else 1.0,), slowness=lambda now: next(moments))
