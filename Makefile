@@ -21,8 +21,8 @@ help:
 demo: $(INSTALLED)
 	@echo "== Demo model: found or prepared in your cache folder (a minute, 270 MB)"
 	@folder=$$($(BIN)/tspec demo-model) && \
-	echo "== Decoding, each prompt plain and with n-gram speculation; first the kernels are compiled, once" && \
-	$(BIN)/tspec bench "$$folder" --prompts examples/demo_prompts.jsonl --max-tokens 128
+	echo "== Decoding, each prompt plain and in three other ways; first the kernels are compiled, once" && \
+	$(BIN)/tspec bench "$$folder" --prompts examples/demo_prompts.jsonl --max-tokens 128 --speculative ngram suffix auto
 
 test: $(INSTALLED)
 	$(BIN)/ruff check .

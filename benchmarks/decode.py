@@ -11,6 +11,7 @@ from rich.console import Console
 
 from benchmarks import against_transformers, passes, speculation, startup
 from benchmarks.machine import cpu_name, machine_line
+from benchmarks.prompts import read_questions
 from tspec.checkpoint.demo_model import ensure_demo_model
 
 
@@ -30,7 +31,9 @@ def main() -> None:
     passes.show(pass_figures, console)
     record["against_transformers"] = speeds = against_transformers.measure(folder, args.rounds)
     against_transformers.show(speeds, console)
-    record["speculation"] = figures = speculation.measure(folder, args.per_category, args.max_tokens)
+    record["speculation"] = figures = speculation.measure(
+        folder, read_questions(args.per_category), args.max_tokens
+    )
     speculation.show(figures, console)
     record["startup_s"] = start_figures = startup.measure(folder, rounds=3)
     startup.show(start_figures, console)

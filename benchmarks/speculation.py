@@ -1,14 +1,13 @@
 """Speculation against plain decoding, by category of Spec-Bench; and whether every text is the same.
 
 Run: python -m benchmarks.speculation [CHECKPOINT] [--per-category 2] [--max-tokens 256] [--temperature 0]
-         [--speculative-config '{"method": "ngram"}']
+         [--categories NAME ...] [--seeds 1] [--speculative-config '{"method": "ngram"}']
 """
 
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -28,28 +27,31 @@ Pair = tuple[Question, Timed, Timed]
 
 def measure(
     folder: Path,
-    per_category: int,
+    questions: Sequence[Question],
     max_tokens: int,
     speculative_config: dict[str, object] | None = None,
     on_result: Callable[[Pair], None] = lambda pair: None,
     temperature: float = 0.0,
+    num_seeds: int = 1,
 ) -> dict[str, object]:
     """Decode each question both ways side by side, by default with method auto. Speed-up is over decoding time, prefill
     left out.
+
+    num_seeds   texts of a question: each seed has an engine of its own, that has seen no other answer
     """
     pairs: list[Pair] = []
-    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=1)
-    with ExitStack() as stack:
-        engines = {
-            name: stack.enter_context(LLM(folder, max_model_len=4096, speculative_config=config))
-            for name, config in (("plain", {"method": "none"}), ("fast", speculative_config))
-        }
-        for question in read_questions(per_category):
-            prompt = engines["plain"].encode_chat([{"role": "user", "content": question.prompt}])
-            timed = decode_side_by_side(engines, prompt, params)
-            pairs.append((question, timed["plain"], timed["fast"]))
-            on_result(pairs[-1])
-        sources = engines["fast"].metrics().sources
+    sources: dict[str, list[SourceTally]] = {}
+    with LLM(folder, max_model_len=4096, speculative_config={"method": "none"}) as plain:
+        for seed in range(1, num_seeds + 1):
+            params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
+            with LLM(folder, max_model_len=4096, speculative_config=speculative_config) as fast:
+                for question in questions:
+                    prompt = plain.encode_chat([{"role": "user", "content": question.prompt}])
+                    timed = decode_side_by_side({"plain": plain, "fast": fast}, prompt, params)
+                    pairs.append((question, timed["plain"], timed["fast"]))
+                    on_result(pairs[-1])
+                for name, tally in fast.metrics().sources.items():
+                    sources.setdefault(name, []).append(tally)
     categories = dict.fromkeys(question.category for question, _, _ in pairs)
     by_category = {
         name: _summary([pair for pair in pairs if pair[0].category == name]) for name in categories
@@ -60,8 +62,13 @@ def measure(
         "all": _summary(pairs),
         "by_category": by_category,
         "geometric_mean": geometric_mean(row["speed_up"] for row in by_category.values()),
-        "sources": {name: asdict(tally) for name, tally in sources.items()},
+        "sources": {name: _sum(tallies) for name, tallies in sources.items()},
     }
+
+
+def _sum(tallies: Iterable[SourceTally]) -> dict[str, float]:
+    rows = [asdict(tally) for tally in tallies]
+    return {name: sum(row[name] for row in rows) for name in rows[0]}
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -112,6 +119,8 @@ def main() -> None:
     parser.add_argument("--per-category", type=int, default=2)
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--categories", nargs="+", metavar="NAME", help="these alone")
+    parser.add_argument("--seeds", type=int, default=1, help="texts of each question, where they are sampled")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--record", type=Path, help="JSON lines file for the texts")
     parser.add_argument("--speculative-config", type=json.loads, help="JSON, as LLM takes it")
@@ -137,13 +146,19 @@ def run(args: argparse.Namespace) -> None:
         )
 
     console.print(machine_line())
+    questions = [
+        each
+        for each in read_questions(args.per_category)
+        if args.categories is None or each.category in args.categories
+    ]
     figures = measure(
         args.checkpoint or ensure_demo_model(),
-        args.per_category,
+        questions,
         args.max_tokens,
         args.speculative_config,
         on_result,
         args.temperature,
+        args.seeds,
     )
     show(figures, console)
     if args.json:
