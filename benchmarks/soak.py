@@ -246,7 +246,7 @@ def leaks(llm: AsyncLLM) -> dict[str, int]:
     """What an engine without requests still holds; nothing of it should be there."""
     engine, thread = llm._engine.opened(), llm._thread
     engine.scheduler.check()
-    kv, proposer = engine.scheduler.kv, engine._proposer
+    kv, proposer = engine.scheduler.kv, engine.proposer
     held = {
         "KV blocks": kv.num_blocks - kv.num_free,
         "running": len(engine.scheduler.running),

@@ -64,10 +64,10 @@ def measure(folder: Path, per_category: int, max_tokens: int) -> dict[str, float
     """Seconds a token after the first ones, both ways in turn; and candidates a pass."""
     with LLM(folder, max_model_len=2048) as llm:
         engine = llm._engine.opened()
-        union = engine._proposer
+        union = engine.proposer
         assert isinstance(union, Union)
         wrong = WrongProposer(engine.config.vocab_size)
-        engine._proposer = engine._weighing = Union("auto", [wrong], union._costs)
+        engine.proposer = engine._weighing = Union("auto", [wrong], union._costs)
         seconds, num_tokens, num_candidates = {"off": 0.0, "auto": 0.0}, 0, 0
         for question in read_questions(per_category):
             prompt = llm.encode_chat([{"role": "user", "content": question.prompt}])

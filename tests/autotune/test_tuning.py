@@ -4,6 +4,7 @@ Run: pytest tests/autotune/test_tuning.py
 """
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -91,7 +92,8 @@ def test_an_entry_that_is_not_legal_is_measured_again():
 
 def start(device, first, last, seconds=0.0):
     command = [sys.executable, "-m", "support.fake_tuner", device, str(first), str(last), str(seconds)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests")))}
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
 
 
 def test_a_tuner_that_is_killed_at_any_moment_keeps_what_it_finished_and_goes_on_from_there():
