@@ -12,7 +12,7 @@ from support.tiny_models import ARCHITECTURES, tiny_checkpoint
 from support.tiny_training import tiny_settings
 
 from tspec.checkpoint.hf_config import read_config
-from tspec.training.head import EagleHead, Span, start_from_target
+from tspec.training.head import SELF_SCORE, EagleHead, Span, start_from_target
 from tspec.training.hidden import Teacher, load_target
 from tspec.training.loss import judge
 from tspec.training.settings import head_config
@@ -77,6 +77,28 @@ def test_each_step_is_that_of_a_head_that_proposes(parts, prompt):
                 expected = eagle_logits(plain, states, tokens[:committed], tokens[committed : pair + 2])
                 got = head.logits(put_out[step][len(longer) - 5 + pair - (prompt - 1)])
                 torch.testing.assert_close(got.double(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_the_first_kv_head_starts_by_looking_at_the_token(tmp_path):
+    """A token matches itself better than others on average, whatever the hidden states are."""
+    tiny_checkpoint(tmp_path, "llama", layers=6)
+    config = head_config(read_config(tmp_path), tiny_settings(vocab_size=50, intermediate_size=40))
+    assert config.layer.num_kv_heads > 1
+    model, head = load_target(tmp_path, torch.device("cpu"), torch.float32), EagleHead(config)
+    kept = torch.tensor(frequent_ids(128, 50))
+    start_from_target(head, model, kept)
+    layer, tensors = config.layer, head.tensors()
+    normed = torch.nn.functional.rms_norm(model.model.embed_tokens.weight[kept].float(), (64,))
+    both = torch.cat([normed, torch.randn(normed.shape, generator=torch.Generator().manual_seed(0))], dim=1)
+    keys = both @ tensors["layers.0.self_attn.k_proj.weight"].detach()[: layer.head_dim].T
+    for query_head in range(layer.group_size):
+        rows = slice(query_head * layer.head_dim, (query_head + 1) * layer.head_dim)
+        queries = both @ tensors["layers.0.self_attn.q_proj.weight"].detach()[rows].T
+        scores = queries @ keys.T / layer.head_dim**0.5
+        itself = scores.diagonal()
+        assert abs(float(itself.mean()) - SELF_SCORE) < 0.25 * SELF_SCORE
+        assert float((itself - scores.mean(dim=1)).min()) > 0
+    assert not tensors["layers.0.self_attn.o_proj.weight"][:, : layer.group_size * layer.head_dim].any()
 
 
 def test_pairs_are_taught_within_the_answer_alone(parts):

@@ -19,6 +19,9 @@ from tspec.core.head_config import EagleConfig
 ROUND = 32
 """Pairs of a text come to attention in multiples of this: see `hidden.ROUND`."""
 
+SELF_SCORE = 13.5
+"""Mean score of a token with itself where a head starts by looking at tokens: enough that it outweighs the others."""
+
 _LAYER = "layers.0"
 
 
@@ -120,7 +123,8 @@ class EagleHead(torch.nn.Module):
 def start_from_target(head: EagleHead, model: Any, kept: torch.Tensor) -> None:
     """Give the head the target's last layer, final norm and rows of its output layer, and let `fc` pass the last aux.
 
-    What reads the token's embedding starts at 0. Of a wider MLP, those units stay whose weights are largest.
+    Of several KV heads the first looks at the token instead (`_look_at_token`); what else reads the token's embedding
+    starts at 0. Of a wider MLP, those units stay whose weights are largest.
     kept    [head's vocabulary] int64, the target's ids of the head's tokens
     """
     layer, tensors = model.model.layers[-1], head.tensors()
@@ -146,6 +150,31 @@ def start_from_target(head: EagleHead, model: Any, kept: torch.Tensor) -> None:
     tensors["fc.weight"][:, -width:].copy_(torch.eye(width))
     tensors["norm.weight"].copy_(model.model.norm.weight)
     tensors["lm_head.weight"].copy_(model.lm_head.weight[kept.to(model.lm_head.weight.device)])
+    if head.config.layer.num_kv_heads > 1:
+        _look_at_token(ours, head, model.model.embed_tokens.weight[kept.to(model.lm_head.weight.device)])
+
+
+def _look_at_token(ours: dict[str, torch.nn.Parameter], head: EagleHead, embedded: torch.Tensor) -> None:
+    """Let the first KV head and its queries see a pair's own token, and those like it, by its embedding alone.
+
+    The token is what the hidden states do not have, and a head that has to find it first learns it late. Queries and
+    keys are the same directions of the embedding, in which tokens differ most, so that each token matches itself;
+    values are these directions as well. What the values are good for is left to training: it starts at 0.
+    embedded   [head's vocabulary, hidden]
+    """
+    layer = head.config.layer
+    size, width = layer.head_dim, layer.hidden_size
+    normed = rms_norm(embedded.float(), (width,))
+    away = normed - normed.mean(dim=0)
+    directions = torch.linalg.eigh(away.T @ away).eigenvectors.flip(-1).T[:size]  # [at most head dim, hidden]
+    length = (away @ directions.T).square().sum(dim=1).mean().sqrt()
+    matching = directions * (SELF_SCORE * size**0.5) ** 0.5 / length
+    for name, heads in (("q", layer.group_size), ("k", 1)):
+        rows = ours[f"self_attn.{name}_proj.weight"][: heads * size].zero_().view(heads, size, 2 * width)
+        rows[:, : len(matching), :width] = matching
+    values = ours["self_attn.v_proj.weight"][:size].zero_()
+    values[: len(directions), :width] = directions
+    ours["self_attn.o_proj.weight"][:, : layer.group_size * size] = 0
 
 
 def _turns(

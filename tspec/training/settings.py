@@ -33,13 +33,15 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings(RunSettings):
-    """How a head is trained.
+    """How a head is trained. Small batches: for as many texts, more updates cost little and teach more.
 
     vocab_size         rows of the head's own vocabulary; the target's whole one where that is smaller
     intermediate_size  width of the head's MLP; None for the target's
     num_steps          steps that are unrolled: the head learns to read what it put out itself
     """
 
+    batch_tokens: int = 384
+    learning_rate: float = 2e-3
     vocab_size: int = 4096
     intermediate_size: int | None = None
     num_steps: int = 3
