@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
+HEAD := assets/smollm2-135m-eagle3
 # The part of the interpreter's tests that `make test` runs; `make gates` runs all of them.
 INTERPRETED := interpreter_traps whole_model accept kv_commit \
 	chunks features large_offsets noise norm rows sampling_edits sampling_logprobs top_tokens
@@ -22,7 +23,8 @@ demo: $(INSTALLED)
 	@echo "== Demo model: found or prepared in your cache folder (a minute, 270 MB)"
 	@folder=$$($(BIN)/tspec demo-model) && \
 	echo "== Decoding, each prompt plain and in three other ways; first the kernels are compiled, once" && \
-	$(BIN)/tspec bench "$$folder" --prompts examples/demo_prompts.jsonl --max-tokens 128 --speculative ngram suffix auto
+	$(BIN)/tspec bench "$$folder" --prompts examples/demo_prompts.jsonl --max-tokens 128 \
+		--speculative ngram eagle3 auto --speculative-model $(HEAD)
 
 test: $(INSTALLED)
 	$(BIN)/ruff check .
