@@ -3,8 +3,6 @@
 Run: pytest tests/training/test_draft.py
 """
 
-import shutil
-
 import pytest
 import torch
 from support.tiny_models import ARCHITECTURES, EOS, byte_tokenizer, tiny_checkpoint
@@ -36,16 +34,6 @@ def trained(target, tmp_path_factory):
     out, records = tmp_path_factory.mktemp("run") / "out", []
     train_draft(target, PROMPTS, out, tiny_draft_settings(), on_record=records.append)
     return out, records
-
-
-@pytest.fixture
-def with_texts(trained, tmp_path):
-    """The folder of a run that has texts and is not trained yet."""
-    out = tmp_path / "again"
-    out.mkdir()
-    for name in ("run.json", "texts.jsonl"):
-        shutil.copy(trained[0] / name, out)
-    return out
 
 
 def cut(folder, layers):

@@ -42,16 +42,6 @@ def trained(target, tmp_path_factory):
     return out, records
 
 
-@pytest.fixture
-def with_texts(trained, tmp_path):
-    """The folder of a run that has texts and is not trained yet."""
-    out = tmp_path / "again"
-    out.mkdir()
-    for name in ("run.json", "texts.jsonl"):
-        shutil.copy(trained[0] / name, out)
-    return out
-
-
 def answers(target, head=None):
     """Texts after some prompts, and tokens per pass."""
     config = None if head is None else {"method": "eagle3", "model": head, "num_speculative_tokens": 3}
