@@ -20,8 +20,10 @@ from tspec.build import BuildOptions, build_engine
 from tspec.core.speculative_config import SpeculativeConfig
 from tspec.graph.plan import Bucket
 from tspec.kernels.cuda.store import CudaStore, open_store
-from tspec.kernels.cuda.tuned import AttentionTuned, TunedTable, default_attention_tuned, default_tuned
+from tspec.kernels.cuda.tuned import TunedTable, default_attention_tuned, default_tuned
 from tspec.kernels.cuda.tuned_checks import TALLEST_TILE
+from tspec.kernels.tuned_ops import by_shape
+from tspec.kernels.tuned_store import TunedKey
 from tspec.progress import progress_bar
 from tspec.runtime.cuda_bind import DevicePlan
 from tspec.runtime.cuda_executor import CudaExecutor, find_device
@@ -120,8 +122,4 @@ def bind_op(
 
 def table_of(op: TunableOp, tuned: Config) -> TunedTable:
     """A table with one entry."""
-    shape = dict(op.shape)
-    if isinstance(tuned, AttentionTuned):
-        heads = shape["num_heads"], shape["num_kv_heads"], shape["head_dim"]
-        return TunedTable(attention={(*heads, op.dtype): tuned})
-    return TunedTable(products={(op.op, shape["n"], shape["k"], op.dtype): tuned})
+    return TunedTable(*by_shape({TunedKey("", "", op.op, op.dtype.value, op.shape): tuned}))

@@ -11,7 +11,7 @@ from tspec.build import load_config
 from tspec.core.rope import context_limit
 from tspec.core.shapes import blocks_for
 from tspec.core.tree import chain
-from tspec.kernels.cpu.tuned import HEAD
+from tspec.kernels.tuned_ops import HEAD
 from tspec.runtime.inputs import PassInputs
 
 Launch = TypeVar("Launch")

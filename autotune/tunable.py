@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tspec.core.dtypes import DType
 from tspec.graph.plan import Launch, Plan, WeightSpec
-from tspec.kernels.cpu.tuned import ATTENTION, PRODUCT_OPS, tuning_op
+from tspec.kernels.tuned_ops import ATTENTION, PRODUCT_OPS, tuning_op
 
 MATRICES = ("matrix", "gate_up")
 

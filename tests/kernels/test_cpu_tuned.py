@@ -31,8 +31,8 @@ from tspec.kernels.cpu.tuned import (
     ProductTuned,
     attention_space,
     product_space,
-    tuning_op,
 )
+from tspec.kernels.tuned_ops import tuning_op
 from tspec.kernels.tuned_store import FOLDER_VARIABLE, tuned_file
 
 THREADS = 2

@@ -13,7 +13,6 @@ from tspec.core.errors import ConfigError
 from tspec.kernels.cuda.store import DTYPES, open_store, read_table
 from tspec.kernels.cuda.tuned import (
     ARCHITECTURES,
-    PRODUCT_OPS,
     AttentionTuned,
     Tuned,
     architecture_of,
@@ -22,6 +21,7 @@ from tspec.kernels.cuda.tuned import (
     default_tuned,
 )
 from tspec.kernels.cuda.tuned_checks import check_attention, check_product
+from tspec.kernels.tuned_ops import PRODUCT_OPS
 from tspec.kernels.tuned_store import FOLDER_VARIABLE
 
 DEVICE, ARCH, BF16 = "NVIDIA H200", "sm_90", DType.BFLOAT16

@@ -13,14 +13,7 @@ from typing import Any
 from tspec.core.dtypes import DType
 from tspec.kernels.cpu.attention_tiles import GROUP_ROWS
 from tspec.kernels.cpu.host import read_host
-
-HEAD = "head"
-"""What all kernels of the head are tuned as."""
-
-ATTENTION = "rope_attention"
-
-PRODUCT_OPS = ("linear", "linear_add", "linear_silu_mul", "norm_linear", "norm_linear_silu_mul", HEAD)
-"""What products are tuned as."""
+from tspec.kernels.tuned_ops import tuning_op
 
 _HOST = read_host()
 
@@ -110,11 +103,6 @@ class CpuTable:
 
 
 DEFAULT_PRODUCT, DEFAULT_ATTENTION = ProductTuned(), AttentionTuned()
-
-
-def tuning_op(kind: str) -> str:
-    """What launches of `kind` are tuned as: those of the head stream the same weights, whatever reads their logits."""
-    return HEAD if "head_" in kind else kind
 
 
 def product_numbers(tuned: ProductTuned, num_threads: int) -> dict[str, int]:

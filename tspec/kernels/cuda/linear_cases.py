@@ -13,7 +13,8 @@ from tspec.kernels.cuda.choose import BLOCK, NUM_WARPS, _choose
 from tspec.kernels.cuda.launch import SAMPLING_HEADS, plan_linear
 from tspec.kernels.cuda.linear import Epilogue, _linear
 from tspec.kernels.cuda.resources import ALIGNMENT, TARGETS, AotCase
-from tspec.kernels.cuda.tuned import Tuned, can_launch_early, default_tuned, is_head
+from tspec.kernels.cuda.tuned import Tuned, can_launch_early, default_tuned
+from tspec.kernels.tuned_ops import is_head
 
 DTYPES = {
     DType.BFLOAT16: ("bf16", torch.bfloat16),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from tspec.core.dtypes import DType
 from tspec.core.errors import ConfigError
+from tspec.kernels.tuned_ops import is_head, tuning_op
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,6 @@ NO_SM = "gfx942"
 
 PAIRED_KERNELS = ("linear_silu_mul", "norm_linear_silu_mul")
 """Kernels whose programs stream two tiles of weights at once."""
-
-HEAD = "head"
-"""What all kernels of the head are tuned as."""
-
-PRODUCT_OPS = ("linear", "linear_add", "linear_silu_mul", "norm_linear", "norm_linear_silu_mul", HEAD)
-"""What products are tuned as."""
 
 ATTENTION_ROW_TILES = (16, 32, 64)
 """Query rows that a program of attention may hold."""
@@ -208,16 +203,6 @@ class TunedTable:
             return default_attention_tuned(head_dim, rows, dtype, arch)
         tile = next(each for each in ATTENTION_ROW_TILES if rows <= each or each == found.row_tile)
         return replace(found, row_tile=tile)
-
-
-def is_head(kernel: str) -> bool:
-    """Whether `kernel` multiplies by the head, whose sums are never split."""
-    return kernel == HEAD or "head_" in kernel
-
-
-def tuning_op(kernel: str) -> str:
-    """What `kernel` is tuned as: all kernels of the head share one configuration, since their logits have one order."""
-    return HEAD if is_head(kernel) else kernel
 
 
 def keeps_order_of_squares(tuned: Tuned, arch: str) -> bool:

@@ -18,9 +18,9 @@ from tspec.kernels.cuda.tuned import (
     AttentionTuned,
     Tuned,
     architecture_of,
-    is_head,
     keeps_order_of_squares,
 )
+from tspec.kernels.tuned_ops import is_head
 
 TALLEST_TILE = 64
 """Rows of the largest tile of a product, and of a tile of float32."""

@@ -13,9 +13,9 @@ from tspec.kernels.cuda.tuned import (
     AttentionTuned,
     Tuned,
     architecture_of,
-    is_head,
 )
 from tspec.kernels.cuda.tuned_checks import BLOCKS_N, WARPS
+from tspec.kernels.tuned_ops import is_head
 
 BLOCKS_K = (32, 64, 128, 256)
 SPLITS_K = (1, 2, 4, 8)
