@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save
@@ -14,14 +14,14 @@ from tspec.checkpoint.json_object import read_object
 from tspec.checkpoint.weights import HEAD
 from tspec.core.config import ModelConfig
 from tspec.core.whole_files import replace_file, replace_text
-from tspec.training.hidden import Target, load_target, train_device
+from tspec.training.hidden import Target
 from tspec.training.loss import Outcome
 from tspec.training.run import Job, train
 from tspec.training.settings import DraftSettings, kept_layers
 from tspec.training.stored_states import observing
 from tspec.training.student import Student, judge_student, make_lesson
 from tspec.training.texts import Text
-from tspec.training.train import OnRecord, Training
+from tspec.training.train import OnRecord
 
 if TYPE_CHECKING:
     from tspec.build import Progress
@@ -51,9 +51,7 @@ def train_draft(
     config = read_config(target)
     layers = kept_layers(config, settings)
 
-    def set_up(taught: Sequence[Text], held_out: Sequence[Text]) -> Job:
-        device = train_device()
-        model = load_target(target, device)
+    def set_up(model: Any, device: torch.device, taught: Sequence[Text], held_out: Sequence[Text]) -> Job:
         student = Student(model, layers).to(device)
         teacher, head = Target(model, (), device), model.lm_head.weight
         observe = observing(teacher, [*taught, *held_out], out, settings.batch_tokens, on_progress)
@@ -65,8 +63,7 @@ def train_draft(
             write_draft(out / "draft", target, config, student, head, layers)
             return out / "draft"
 
-        state_file = out / "state.pt"
-        return Job(Training(student, judge_texts, taught, held_out, settings, state_file, device), write)
+        return Job(student, judge_texts, write)
 
     return train(target, prompts, out, settings, set_up, on_progress, on_record)
 

@@ -3,19 +3,19 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tspec.checkpoint.hf_config import read_config
 from tspec.training.head import EagleHead, start_from_target
-from tspec.training.hidden import Teacher, load_target, train_device
+from tspec.training.hidden import Teacher
 from tspec.training.loss import Outcome, judge
 from tspec.training.run import Job, train
 from tspec.training.settings import TrainSettings, head_config
 from tspec.training.stored_states import observing
 from tspec.training.texts import Text
-from tspec.training.train import OnRecord, Training
+from tspec.training.train import OnRecord
 from tspec.training.write import write_head
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ def train_eagle(
     """Train a head of the target in `target` into `out / "head"`; else as `run.train`."""
     config = read_config(target)
 
-    def set_up(taught: Sequence[Text], held_out: Sequence[Text]) -> Job:
-        device = train_device()
-        model = load_target(target, device)
+    def set_up(model: Any, device: torch.device, taught: Sequence[Text], held_out: Sequence[Text]) -> Job:
         eagle = head_config(config, settings)
         kept = frequent_tokens(taught, eagle.num_logits, config.vocab_size)
         head = EagleHead(eagle).to(device)
@@ -51,8 +49,7 @@ def train_eagle(
             write_head(out / "head", eagle, head.tensors(), kept, target.resolve().name)
             return out / "head"
 
-        state_file = out / "state.pt"
-        return Job(Training(head, judge_texts, taught, held_out, settings, state_file, device), write)
+        return Job(head, judge_texts, write)
 
     return train(target, prompts, out, settings, set_up, on_progress, on_record)
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from filelock import FileLock, Timeout
 
 from tspec.checkpoint.hf_config import read_config
@@ -26,10 +27,11 @@ from tspec.core.errors import ConfigError
 from tspec.core.rope import context_limit
 from tspec.core.whole_files import replace_text
 from tspec.training.batches import split_texts
+from tspec.training.hidden import load_target, train_device
 from tspec.training.plot import need_matplotlib, plot_records
 from tspec.training.settings import RunSettings
 from tspec.training.texts import NUM_AT_A_TIME, Text, encode_prompts, first_texts, generate_texts, read_texts
-from tspec.training.train import OnRecord, Training
+from tspec.training.train import Judge, OnRecord, Training
 
 if TYPE_CHECKING:
     from tspec.build import Progress
@@ -37,10 +39,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What a kind of proposer adds to a run: the training, and what writes its folder once that is done."""
+    """What a kind of proposer adds to a run: what is trained, what judges it, and what writes its folder in the end."""
 
-    training: Training
+    trained: torch.nn.Module
+    judge: Judge
     write: Callable[[], Path]
+
+
+SetUp = Callable[[Any, torch.device, Sequence[Text], Sequence[Text]], Job]
+"""Gives the job for the target as transformers runs it, its device, texts to train on, and others to measure on."""
 
 
 def train(
@@ -48,7 +55,7 @@ def train(
     prompts: Sequence[str],
     out: Path,
     settings: RunSettings,
-    set_up: Callable[[Sequence[Text], Sequence[Text]], Job],
+    set_up: SetUp,
     on_progress: "Progress",
     on_record: OnRecord,
 ) -> Path:
@@ -56,7 +63,6 @@ def train(
 
     A run that was stopped goes on from what `out` holds, and ends with the same bytes as one that was not.
     prompts   what the target is asked, through its chat template where it has one
-    set_up    gives the job for texts to train on, and others to measure on
     Errors    CheckpointError for a target that tspec does not run; ConfigError for a folder of another run, for
               prompts of which none fits, while another process trains in `out`, and where matplotlib is not installed
     Cost      most of the time goes into the target's answers
@@ -72,12 +78,13 @@ def train(
                 "texts to train on", got=f"{len(texts)}, none of 3 tokens or more", need="at least one",
                 fix="Raise the number of tokens.",
             )  # fmt: skip
-        job = set_up(taught, held_out)
-        job.training.run(on_record)
-        records = job.training.records
-        lines = [json.dumps(asdict(record)) + "\n" for record in records]
+        device = train_device()
+        job = set_up(load_target(target, device), device, taught, held_out)
+        training = Training(job.trained, job.judge, taught, held_out, settings, out / "state.pt", device)
+        training.run(on_record)
+        lines = [json.dumps(asdict(record)) + "\n" for record in training.records]
         (out / "records.jsonl").write_text("".join(lines), encoding="utf-8")
-        plot_records(records, out / "training.png")
+        plot_records(training.records, out / "training.png")
         return job.write()
 
 
