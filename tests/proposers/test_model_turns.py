@@ -15,7 +15,7 @@ from tspec.core.pass_costs import PassCosts
 from tspec.core.proposer import CacheRows, DraftBatch
 from tspec.core.sampling import DRAWN_CHAIN
 from tspec.proposers.caching_union import CachingUnion
-from tspec.proposers.model_turns import DraftCosts, ModelTurns, Outlook, expected_tokens, time_rounds
+from tspec.proposers.model_turns import DraftCosts, ModelTurns, Outlook, Turn, expected_tokens, time_rounds
 from tspec.proposers.union_rows import PassPrices
 
 WORDS, DEPTH = 5000, 4
@@ -71,7 +71,7 @@ def test_a_model_that_is_never_right_is_asked_for_rare_trials_only():
     late = world.found[50:]
     assert sum(depth > 0 for depth in world.depths[:50]) >= 3
     assert 0.001 < draft_share(late) <= 0.01
-    assert 3 <= sum(depth > 0 for depth in world.depths[50:]) <= 20
+    assert 3 <= sum(depth > 0 for depth in world.depths[50:]) <= 25
     assert seconds_a_token(late) < 1.015
 
 
@@ -83,8 +83,9 @@ def test_a_model_that_takes_long_to_catch_up_is_not_tried_again():
 
 
 def test_a_model_that_is_right_is_asked_every_round():
+    """But for a few in which lookups, of which little is known, promise much."""
     world = alone(0.95)
-    assert all(world.depths[:-1])
+    assert np.mean([depth > 0 for depth in world.depths[:-1]]) > 0.97
     assert seconds_a_token(world.found) < 0.5
 
 
@@ -135,12 +136,17 @@ def test_a_model_that_becomes_good_again_is_taken_up_again():
 def test_what_it_has_not_taken_in_makes_its_round_dear():
     batch, outlook = plan_inputs()
     turns = ModelTurns(DraftCosts(0.003, 0.0015, 0.001), DEPTH, 1)
-    none = np.zeros((1, DEPTH + 1))
-    plans = [turns.plan(batch, outlook, np.zeros(1), none, none, int32(late)) for late in (1, 8, 40)]
+    none = promises(1)
+    plans = [turns.plan(batch, outlook, np.zeros(1), none, int32(late)) for late in (1, 8, 40)]
     assert [plan.depth > 0 for plan in plans] == [True, True, False]
     assert plans[0].seconds == pytest.approx(0.003 + 0.0015 * (plans[0].depth - 1))
     extra = (plans[1].depth - plans[0].depth) * 0.0015
     assert plans[1].seconds == pytest.approx(plans[0].seconds + 7 * 0.001 + extra)
+
+
+def promises(num_rows):
+    """Of texts of which nothing is known."""
+    return expected_tokens(*np.zeros((2, num_rows, DEPTH + 1)), DEPTH)
 
 
 def plan_inputs(num_beside=0, most=8):
@@ -156,36 +162,46 @@ def outlook_of(costs, contexts, rate, gain, pass_s, plain_s, num_beside=0):
 def test_prompts_beside_are_no_candidates():
     """A pass of equal steps costs the same more with candidates, whatever goes along."""
     costs = PassCosts((1, 2), (0.01, 0.011), (0.0, 0.0))
-    none, found = np.zeros((1, DEPTH + 1)), []
+    none, found = promises(1), []
     for num_beside in (0, 100):
         batch, _ = plan_inputs(num_beside)
         outlook = outlook_of(costs, int32(0), 1 / 0.0127, 0.0, 0.0127, 0.0127, num_beside)
         turns = ModelTurns(CHEAP, DEPTH, 1)
-        found.append(turns.plan(batch, outlook, np.zeros(1), none, none, int32(1)).depth)
+        found.append(turns.plan(batch, outlook, np.zeros(1), none, int32(1)).depth)
     assert found[0] == found[1] > 0
 
 
 def test_a_tree_is_grown_whole():
     batch, outlook = plan_inputs(most=20)
-    free = DraftCosts(1e-6, 1e-3, 0.0)
-    none = np.zeros((1, DEPTH + 1))
+    costs = DraftCosts(1e-6, 6e-3, 0.0)
+    always = np.full((1, DEPTH + 1), 16.0)
     for per_level in (1, 3):
-        turns = ModelTurns(free, DEPTH, per_level)
-        bad, many = none.copy(), none + 16  # right at the first level alone
-        bad[:, 1] = 16
-        plan = turns.plan(batch, outlook, np.zeros(1), bad, many, int32(1))
+        turns = ModelTurns(costs, DEPTH, per_level)
+        first = always * (np.arange(DEPTH + 1) == 1)
+        plan = turns.plan(batch, outlook, np.zeros(1), expected_tokens(first, always, DEPTH), int32(1))
         assert plan.depth == (1 if per_level == 1 else 0)
-        good = turns.plan(batch, outlook, np.zeros(1), many, many, int32(1))
+        good = turns.plan(batch, outlook, np.zeros(1), expected_tokens(always, always, DEPTH), int32(1))
         assert good.depth == DEPTH
+
+
+@pytest.mark.parametrize(("share", "is_asked"), [(0.05, False), (0.6, True)])
+def test_a_model_is_worth_what_it_adds_to_lookups(share, is_asked):
+    """Both promise a token: what matters is how often they are right in different rounds."""
+    batch, _ = plan_inputs()
+    outlook = outlook_of(MEASURED, int32(0), 1 / 0.0127, 0.9, 0.0133, 0.0127)
+    turns, gains, promised = ModelTurns(CHEAP, DEPTH, 1), np.ones(1), np.ones((1, DEPTH))
+    turn = Turn(np.zeros(1, dtype=np.int64), DEPTH, 0.0)
+    for _ in range(50):
+        turns.learn(turn, gains, promised, np.array([share]), np.array([1]))
+    assert (turns.plan(batch, outlook, gains, promised, int32(1)).depth > 0) == is_asked
 
 
 def test_rows_without_room_and_rows_of_better_lookups_are_left_alone():
     slots = int32(0, 1, 2)
     batch = DraftBatch(slots, slots, int32(8, 1, 8))
     outlook = outlook_of(MEASURED, 0 * slots, 3 / 0.0134, 2.9, 0.0144, 0.0134)
-    none = np.zeros((3, DEPTH + 1))
     turns = ModelTurns(DraftCosts(1e-5, 1e-6, 0.0), DEPTH, 1)
-    found = turns.plan(batch, outlook, np.array([0.0, 0.0, 2.9]), none, none, slots * 0 + 1)
+    found = turns.plan(batch, outlook, np.array([0.0, 0.0, 2.9]), promises(3), slots * 0 + 1)
     assert found.rows.tolist() == [0]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from tspec.core.pass_costs import PassCosts
 from tspec.core.proposer import CacheRows, CachingProposer, DraftBatch, RankedProposer
 from tspec.core.tree import NO_PARENT, CandidateTrees
-from tspec.proposers.model_turns import ModelTurns, Outlook, Turn
+from tspec.proposers.model_turns import ModelTurns, Outlook, Turn, expected_tokens
 from tspec.proposers.union import Union
 
 
@@ -49,7 +49,9 @@ class CachingUnion(Union):
         return self._model.num_cached(slot)
 
     def _after_lookups(self, batch: DraftBatch, outlook: Outlook) -> CandidateTrees:
-        turn = self._plan(batch, outlook)
+        promises = self._promises(batch)
+        gains, before = self._pool.gains[: len(batch.slots)].copy(), self._num_chosen(batch)
+        turn = self._turns.plan(batch, outlook, gains, promises, self._num_late(batch))
         self._turns.note(batch.slots.tolist(), turn)
         if turn.depth == 0:
             return super()._after_lookups(batch, outlook)
@@ -57,33 +59,43 @@ class CachingUnion(Union):
         most = 1 + turn.depth * self._turns.per_level
         asked[turn.rows] = np.minimum(batch.max_nodes[turn.rows], most)
         grown = self._ask(self._num_lookups, replace(batch, max_nodes=asked))
-        outlook = self._gather(batch, [grown], self._num_lookups)
-        if grown.draft_logprobs is not None:
-            return self._with_drawn(batch, outlook, turn, grown)
-        return self._decide(batch, outlook, turn.seconds)
+        both = self._gather(batch, [grown], self._num_lookups)
+        if grown.draft_logprobs is None:
+            trees = self._decide(batch, both, turn.seconds)
+        else:
+            promised = promises[turn.rows, turn.depth - 1]
+            trees = self._with_drawn(batch, both, turn, grown, promised)
+        came = self._pool.gains[: len(gains)] - gains
+        num_nodes = trees.num_nodes - 1 - before
+        arrays = (gains, promises, came, num_nodes)
+        self._turns.learn(turn, *(each[turn.rows] for each in arrays))
+        return trees
 
-    def _plan(self, batch: DraftBatch, outlook: Outlook) -> Turn:
-        caches, known = batch.caches, self._known
+    def _num_chosen(self, batch: DraftBatch) -> np.ndarray:
+        """Candidates of each row that were chosen so far, [B]."""
+        rows = len(batch.slots)
+        is_there = np.arange(self._pool.tokens.shape[1]) < self._pool.counts[:rows, None]
+        return (self._pool.is_chosen[:rows] & is_there).sum(axis=1)
+
+    def _promises(self, batch: DraftBatch) -> np.ndarray:
+        hits, trials = self._known.depth_hits, self._known.depth_trials
+        number = self._num_lookups
+        return expected_tokens(hits[number, batch.slots], trials[number, batch.slots], self._turns.depth)
+
+    def _num_late(self, batch: DraftBatch) -> np.ndarray:
+        """Tokens that the model's cache lacks, its root among them, int32 [B]."""
+        caches = batch.caches
         assert caches is not None, "the loop gives a CachingProposer where its caches are"
-        slots = batch.slots.tolist()
-        late = [
-            end + 1 - self.num_cached(slot) for end, slot in zip(caches.ends.tolist(), slots, strict=True)
-        ]
-        return self._turns.plan(
-            batch,
-            outlook,
-            self._pool.gains[: len(slots)],
-            known.depth_hits[self._num_lookups, batch.slots],
-            known.depth_trials[self._num_lookups, batch.slots],
-            np.maximum(1, late),
-        )
+        cached = [self.num_cached(slot) for slot in batch.slots.tolist()]
+        return np.maximum(1, caches.ends + 1 - np.array(cached, dtype=np.int32))
 
     def _with_drawn(
-        self, batch: DraftBatch, outlook: Outlook, turn: Turn, drawn: CandidateTrees
+        self, batch: DraftBatch, outlook: Outlook, turn: Turn, drawn: CandidateTrees, promised: np.ndarray
     ) -> CandidateTrees:
-        """The model's own trees in the rows of its turn, the lookups' in all others."""
+        """The model's own trees in the rows of its turn, which promise so many tokens, the lookups' in all others."""
         assert drawn.draft_logprobs is not None and drawn.is_sampled is not None
         self._pool.is_chosen[turn.rows] = False
+        self._pool.gains[turn.rows] = promised
         trees = self._decide(batch, outlook, turn.seconds)
         assert trees.sources is not None
         width = max(trees.tokens.shape[1], int(drawn.num_nodes.max()))

@@ -25,6 +25,12 @@ LEAST_WAIT = 8
 """Rounds between two trials of a text."""
 TIMED_LATE = 32
 """Tokens that a round takes in where that is timed."""
+KIND_BOUNDS = (0.05, 0.25, 0.75, 1.5)
+"""Rounds are told apart by the tokens that lookups promise in them: where these give much, a model adds little."""
+PRIOR_SHARES, PRIOR_ROWS = (0.9, 0.6, 0.4, 0.2, 0.0), 4.0
+"""Share of a model's promise that it adds in rounds of each kind, before it is known; rows that this counts as."""
+MEMORY_ROWS = 100.0
+"""Rows of rounds after which a share has forgotten most of what was before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,9 @@ class ModelTurns:
         self.costs, self.depth, self.per_level = costs, depth, per_level
         self._waited: dict[int, int] = {}
         self._since_s = 0.0
+        # Of rounds of each kind: what was promised and asked for, tokens and nodes, and what came of it.
+        self._asked = np.tile([PRIOR_ROWS, PRIOR_ROWS * depth * per_level], (len(PRIOR_SHARES), 1))
+        self._came = self._asked * np.stack([PRIOR_SHARES, np.full(len(PRIOR_SHARES), 1 / per_level)], axis=1)
 
     def start(self, slot: int) -> None:
         """A new text: the model is tried soon."""
@@ -92,31 +101,49 @@ class ModelTurns:
         batch: DraftBatch,
         outlook: Outlook,
         gains: np.ndarray,
-        hits: np.ndarray,
-        trials: np.ndarray,
+        promises: np.ndarray,
         num_late: np.ndarray,
     ) -> Turn:
         """Return the turn that is worth most, NO_TURN where lookups alone are.
 
-        Shapes   gains float64 [B]: expected tokens of the lookups' candidates; hits, trials float64 [B, D + 1]: see
-                 acceptance_rows.Known; num_late int32 [B]
+        Shapes   gains float64 [B]: expected tokens of the lookups' candidates; promises float64 [B, depth]: see
+                 expected_tokens; num_late int32 [B]
         """
         may, node_s = batch.max_nodes > 1, outlook.prices.node_s
-        promises = expected_tokens(hits, trials, self.depth)
-        best, best_gain = NO_TURN, max(outlook.gain, 0.0)
+        of_tokens, of_nodes = (self._came / self._asked)[_kinds(gains)].T
+        best, best_gain = NO_TURN, 0.0
         for depth in self._depths():
-            model_gain = np.minimum(promises[:, depth - 1], batch.max_nodes - 1)
-            rows = np.flatnonzero(may & (model_gain > gains))
-            if len(rows) == 0:
-                continue
-            seconds = self._round_s(depth, rows, num_late, node_s)
-            num_nodes = int(np.minimum(1 + depth * self.per_level, batch.max_nodes)[rows].sum())
-            rise_s = self._rise_s(num_nodes - len(rows), batch, node_s)
-            rise_s = max(outlook.pass_s - outlook.plain_s, rise_s)
-            gain = float(np.maximum(model_gain, gains).sum()) - outlook.rate * (rise_s + seconds)
-            if gain > best_gain:
-                best, best_gain = Turn(rows, depth, seconds), gain
-        return self._with_trials(best, batch, np.flatnonzero(may), num_late, node_s, outlook)
+            worth = np.where(
+                may, np.minimum(promises[:, depth - 1], batch.max_nodes - 1) * of_tokens, -np.inf
+            )
+            order = np.argsort(-worth, kind="stable")
+            num_nodes = np.minimum(depth * self.per_level, batch.max_nodes - 1) * of_nodes
+            gain = np.cumsum(worth[order]) - outlook.rate * (
+                self._rounds_s(depth, order, num_late, node_s)
+                + self._rises_s(np.cumsum(num_nodes[order]), batch, node_s)
+            )
+            most = int(np.argmax(gain))
+            if gain[most] > best_gain:
+                rows, best_gain = np.sort(order[: most + 1]), float(gain[most])
+                best = Turn(rows, depth, self._round_s(depth, rows, num_late, node_s))
+        return self._with_trials(best, batch, np.flatnonzero(may), num_late, node_s, outlook.plain_s)
+
+    def learn(
+        self, turn: Turn, gains: np.ndarray, promises: np.ndarray, came: np.ndarray, num_nodes: np.ndarray
+    ) -> None:
+        """Learn what a round of the model was worth, from the rows that it was for.
+
+        Shapes   float64 [rows]: gains as in `plan`; came, tokens that are expected beside these; num_nodes, candidates
+                 that were chosen beside the lookups'; float64 [rows, depth]: promises as in `plan`
+        """
+        levels = np.full(len(gains), turn.depth)
+        if self.per_level == 1:  # of a chain as many levels as were worth their nodes
+            levels = np.clip(num_nodes, 1, turn.depth)
+        promised = promises[np.arange(len(gains)), levels - 1]
+        most, fading = levels * self.per_level, 1 - 1 / MEMORY_ROWS
+        for row, kind in enumerate(_kinds(gains).tolist()):
+            self._asked[kind] = fading * self._asked[kind] + (promised[row], most[row])
+            self._came[kind] = fading * self._came[kind] + (came[row], min(num_nodes[row], most[row]))
 
     def note(self, slots: Sequence[int], turn: Turn) -> None:
         """Count a round: the model ran in the rows of `turn`."""
@@ -132,10 +159,18 @@ class ModelTurns:
         growth = float(node_s[len(rows)] / node_s[1])
         return self.costs.of(depth, int(num_late[rows].sum()) - len(rows) + 1, growth)
 
-    def _rise_s(self, num_candidates: int, batch: DraftBatch, node_s: np.ndarray) -> float:
-        """What so many candidates add to the pass."""
+    def _rounds_s(
+        self, depth: int, order: np.ndarray, num_late: np.ndarray, node_s: np.ndarray
+    ) -> np.ndarray:
+        """The same for the first 1, 2, … rows of `order`, float64 [B]."""
+        growth = node_s[1 : len(order) + 1] / node_s[1]
+        late_s = np.cumsum(np.maximum(0, num_late[order] - 1)) * self.costs.token_s
+        return self.costs.of(depth, 1, 1.0) * growth + late_s
+
+    def _rises_s(self, num_candidates: np.ndarray, batch: DraftBatch, node_s: np.ndarray) -> np.ndarray:
+        """What so many candidates add to the pass, which need not be whole numbers."""
         plain = len(batch.slots) + batch.num_beside
-        return float(node_s[plain + num_candidates] - node_s[plain])
+        return np.interp(plain + num_candidates, np.arange(len(node_s)), node_s) - node_s[plain]
 
     def _with_trials(
         self,
@@ -144,23 +179,26 @@ class ModelTurns:
         rows: np.ndarray,
         num_late: np.ndarray,
         node_s: np.ndarray,
-        outlook: Outlook,
+        plain_s: float,
     ) -> Turn:
         """Add rows whose trial is due, as far as time allows: at full depth, as all depths are to be known."""
-        self._since_s += outlook.plain_s
+        self._since_s += plain_s
         waited = [self._waited.get(slot, 0) for slot in batch.slots.tolist()]
         ran, found = set(turn.rows.tolist()), turn
         due = [row for row in rows.tolist() if row not in ran and waited[row] >= LEAST_WAIT]
-        for number, row in enumerate(sorted(due, key=lambda row: -waited[row]), start=1):
+        for row in sorted(due, key=lambda row: -waited[row]):
             together = np.union1d(found.rows, [row])
             seconds = self._round_s(self.depth, together, num_late, node_s)
-            rise_s = self._rise_s(number * self.depth * self.per_level, batch, node_s)
-            if seconds - turn.seconds + rise_s > TRIAL_SHARE * self._since_s:
+            if seconds - turn.seconds > TRIAL_SHARE * self._since_s:
                 break
             found = Turn(together, self.depth, seconds)
         if found is not turn:
             self._since_s = 0.0
         return found
+
+
+def _kinds(gains: np.ndarray) -> np.ndarray:
+    return np.searchsorted(KIND_BOUNDS, gains)
 
 
 def expected_tokens(hits: np.ndarray, trials: np.ndarray, depth: int) -> np.ndarray:
