@@ -21,6 +21,7 @@ from benchmarks.machine import machine_line
 from benchmarks.prompts import read_questions
 from tspec.build import BuildOptions, build_engine
 from tspec.checkpoint.demo_model import ensure_demo_model
+from tspec.core.sampling import DRAWN_CHAIN
 from tspec.core.shapes import blocks_for
 from tspec.core.speculative_config import SpeculativeConfig
 from tspec.core.tree import MAX_NODES, chain
@@ -39,11 +40,15 @@ ASKED = {
     "temperature 1": {"temperature": 1.0},
     "top-k 50, top-p 0.9": {"temperature": 1.0, "top_k": 50, "top_p": 0.9},
     "top-p 0.9": {"temperature": 1.0, "top_p": 0.9},
+    "drawn, temperature 1": {"temperature": 1.0, "is_drawn": 1},
+    "drawn, top-k 50, top-p 0.9": {"temperature": 1.0, "top_k": 50, "top_p": 0.9, "is_drawn": 1},
 }
-"""What the request of a pass asks for. Those with a filter write their logits; the others choose within the head."""
+"""What the request of a pass asks for. Those with a filter write their logits; the others choose within the head. Drawn
+candidates are accepted by ratio, as a block, from a law over the whole vocabulary."""
 
 KEEP_ALL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "num_logprobs": -1, "seed": 7}
-HEADS, ON_LOGITS, WALK = ("norm_head_sample", "norm_head_logits"), ("find_kept", "sample"), ("accept_match",)
+HEADS, ON_LOGITS = ("norm_head_sample", "norm_head_logits"), ("find_kept", "sample")
+WALK = ("accept_match", "accept_ratio")
 
 
 class AcceptanceTimer:
@@ -59,6 +64,14 @@ class AcceptanceTimer:
         self._table = np.arange(blocks_for(MAX_MODEL_LEN), dtype=np.int32)[None]
         for start in range(0, CONTEXT, MAX_NODES):
             self._run("none", start, MAX_NODES, {})
+        self._run("ratio_filtered", CONTEXT, NODES, self._draft())
+
+    def _draft(self) -> dict[str, np.ndarray]:
+        """Candidates as if they had been drawn; the static inputs keep it."""
+        logits = np.random.default_rng(0).normal(0, 3, (1, NODES, self.engine.config.vocab_size))
+        laws = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        is_sampled = np.full((1, NODES), DRAWN_CHAIN, dtype=np.int32)
+        return {"is_sampled": is_sampled, "draft_logprobs": laws.astype(np.float32)}
 
     def _run(self, kind: str, start: int, nodes: int, requests: Mapping[str, np.ndarray]) -> None:
         trees = chain(np.array(self._tokens[start : start + nodes], np.int32))
@@ -67,6 +80,8 @@ class AcceptanceTimer:
 
     def kind(self, asked: Mapping[str, float]) -> str:
         """The kind of pass that honours a request."""
+        if "is_drawn" in asked:
+            return "ratio_filtered"
         return "all_filtered" if asked.keys() & {"top_k", "top_p"} else "all"
 
     def pass_s(self, asked: Mapping[str, float]) -> float:
