@@ -142,13 +142,15 @@ def main() -> None:
     console.print(machine_line())
     with Progress(console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("questions", total=args.questions)
-        figures = measure(
-            args.checkpoint or ensure_demo_model(),
-            methods(args.head, args.draft),
-            args.questions,
-            args.max_tokens,
-            lambda question: bar.advance(task),
-        )
+
+        def on_question(question: Question) -> None:
+            bar.advance(task)
+            if not console.is_terminal:
+                console.print(f"{bar.tasks[0].completed:.0f} of {args.questions}: {question.category}")
+
+        configs = methods(args.head, args.draft)
+        folder = args.checkpoint or ensure_demo_model()
+        figures = measure(folder, configs, args.questions, args.max_tokens, on_question)
     show(figures, console)
     if args.json:
         args.json.write_text(json.dumps({"machine": machine_line(), **figures}, indent=1) + "\n")
