@@ -45,6 +45,15 @@ def test_ids_may_stand_for_a_text(llm):
         assert [each.text for each in llm.generate(prompt)] == [STORY]
 
 
+def test_as_many_candidates_are_verified_as_were_asked_for(folder):
+    """Also where that is more than a pass verifies at little cost."""
+    asked = {"method": "ngram", "num_speculative_tokens": 30}
+    with LLM(folder, speculative_config=asked, num_threads=1, max_num_seqs=1) as llm:
+        (result,) = llm.generate(f"{STORY}{START}")
+    assert result.token_ids == OUTPUT
+    assert len(result.stats.candidates_by_position) == 11  # all that the prompt has behind the first byte
+
+
 def test_results_come_in_the_order_of_the_prompts(llm):
     prompts = [START, [0xC3], "日", f"{STORY}{START}", [ord("b")], START * 3]
     results = llm.generate(prompts, SamplingParams(max_tokens=40))

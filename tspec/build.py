@@ -149,7 +149,7 @@ def _assemble(speculative: SpeculativeConfig, loading: "_Loading", trace: TraceF
         max_model_len=loading.max_model_len,
         max_num_seqs=ready.max_num_seqs,
         max_candidates=loading.max_candidates,
-        node_budget=cheap if costs is None else AUTO_NODES,
+        node_budget=max(cheap, 1 + loading.max_candidates) if costs is None else AUTO_NODES,
         num_cheap_nodes=cheap,
         costs=costs,
         trace=trace,
