@@ -13,7 +13,7 @@ from tspec import LLM, SamplingParams
 from tspec.core.errors import ConfigError
 from tspec.training import own_prompts
 from tspec.training import texts as texts_module
-from tspec.training.batches import make_batches, split_texts
+from tspec.training.batches import make_batches, split_texts, whole_texts
 from tspec.training.eagle import frequent_tokens
 from tspec.training.own_prompts import OwnPrompts
 from tspec.training.texts import Text, encode_prompts, first_texts, generate_texts, read_texts
@@ -155,6 +155,24 @@ def test_no_text_is_both_trained_on_and_measured_on():
     assert len(held_out) == 3
     numbers = [text.number for text in [*taught, *held_out]]
     assert sorted(numbers) == [number for number in range(120) if number != 5]
+
+
+def test_whole_texts_are_taught_on_but_for_how_all_prompts_begin():
+    texts = [Text(0, [1, 2, 5, 6], [7, 8]), Text(1, [1, 2, 6], [9]), Text(4, [1, 2, 5], [3])]
+    assert whole_texts(texts) == [
+        Text(0, [1, 2], [5, 6, 7, 8]),
+        Text(1, [1, 2], [6, 9]),
+        Text(4, [1, 2], [5, 3]),
+    ]
+
+
+@pytest.mark.parametrize("prompt", [[1], [1, 2, 3]])
+def test_prompts_that_are_alike_stay_prompts(prompt):
+    """A token of the prompt is left for the first pair to begin with."""
+    texts = [Text(number, prompt, [4, 5]) for number in range(2)]
+    kept = max(1, len(prompt) - 1)
+    assert whole_texts(texts) == [Text(each.number, prompt[:kept], [*prompt[kept:], 4, 5]) for each in texts]
+    assert whole_texts([]) == []
 
 
 def test_the_heads_tokens_are_the_most_frequent_ones_in_ascending_order():

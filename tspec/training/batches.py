@@ -1,6 +1,7 @@
 """Which texts are seen together and when: decided by seed and epoch alone, so that a run can go on anywhere."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 import torch
 
@@ -17,6 +18,24 @@ def split_texts(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
         [text for place, text in enumerate(useful) if place % HELD_OUT != 1],
         [text for place, text in enumerate(useful) if place % HELD_OUT == 1],
     )
+
+
+def whole_texts(texts: Sequence[Text]) -> list[Text]:
+    """The same texts with the prompt as part of the answer, but for what all prompts begin with, as a template does.
+
+    To be taught on: the target says what it would say after each token of a prompt, too.
+    """
+    if not texts:
+        return []
+    prompts = [text.prompt for text in texts]
+    alike = len(
+        list(takewhile(lambda pair: pair[0] == pair[1], zip(min(prompts), max(prompts), strict=False)))
+    )
+    ends = [max(1, min(alike, len(prompt) - 1)) for prompt in prompts]
+    return [
+        Text(text.number, text.prompt[:end], text.prompt[end:] + text.answer)
+        for text, end in zip(texts, ends, strict=True)
+    ]
 
 
 def make_batches(texts: Sequence[Text], batch_tokens: int, seed: int, epoch: int) -> list[list[Text]]:

@@ -63,7 +63,7 @@ def train_draft(
             write_draft(out / "draft", target, config, student, head, layers)
             return out / "draft"
 
-        return Job(student, judge_texts, write)
+        return Job(student, taught, judge_texts, write)
 
     return train(target, prompts, out, settings, set_up, on_progress, on_record)
 

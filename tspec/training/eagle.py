@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tspec.checkpoint.hf_config import read_config
+from tspec.training.batches import whole_texts
 from tspec.training.head import EagleHead, start_from_target
 from tspec.training.hidden import Teacher
 from tspec.training.loss import Outcome, judge
@@ -39,8 +40,8 @@ def train_eagle(
         kept = frequent_tokens(taught, eagle.num_logits, config.vocab_size)
         head = EagleHead(eagle).to(device)
         start_from_target(head, model, kept)
-        teacher = Teacher(model, eagle.aux_layers, kept, device)
-        observe = observing(teacher, [*taught, *held_out], out, settings.batch_tokens, on_progress)
+        teacher, lessons = Teacher(model, eagle.aux_layers, kept, device), whole_texts(taught)
+        observe = observing(teacher, [*lessons, *held_out], out, settings.batch_tokens, on_progress)
 
         def judge_texts(texts: Sequence[Text]) -> tuple[torch.Tensor, Outcome]:
             return judge(head, teacher.batch(texts, observe(texts)), settings.num_steps)
@@ -49,7 +50,7 @@ def train_eagle(
             write_head(out / "head", eagle, head.tensors(), kept, target.resolve().name)
             return out / "head"
 
-        return Job(head, judge_texts, write)
+        return Job(head, lessons, judge_texts, write)
 
     return train(target, prompts, out, settings, set_up, on_progress, on_record)
 

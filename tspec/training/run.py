@@ -39,9 +39,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What a kind of proposer adds to a run: what is trained, what judges it, and what writes its folder in the end."""
+    """What a kind of proposer adds to a run: what is trained, on which texts, what judges it, what writes it."""
 
     trained: torch.nn.Module
+    texts: Sequence[Text]
     judge: Judge
     write: Callable[[], Path]
 
@@ -80,7 +81,7 @@ def train(
             )  # fmt: skip
         device = train_device()
         job = set_up(load_target(target, device), device, taught, held_out)
-        training = Training(job.trained, job.judge, taught, held_out, settings, out / "state.pt", device)
+        training = Training(job.trained, job.judge, job.texts, held_out, settings, out / "state.pt", device)
         training.run(on_record)
         lines = [json.dumps(asdict(record)) + "\n" for record in training.records]
         (out / "records.jsonl").write_text("".join(lines), encoding="utf-8")
