@@ -140,12 +140,11 @@ def _assemble(speculative: SpeculativeConfig, loading: "_Loading", trace: TraceF
     if trace is not None:
         trace.start(costs)
     cheap = MAX_NODES if is_cuda else loading.num_cheap_nodes
+    measured = (costs, loading.max_model_len, policy, ready.executor)
     return Engine(
         loading.config,
         ready.executor,
-        make_proposer(
-            speculative, loading.max_candidates, draft, ready.proposer, costs, loading.max_model_len, policy
-        ),
+        make_proposer(speculative, loading.max_candidates, draft, ready.proposer, *measured),
         max_model_len=loading.max_model_len,
         max_num_seqs=ready.max_num_seqs,
         max_candidates=loading.max_candidates,

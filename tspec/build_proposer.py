@@ -2,8 +2,9 @@
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -106,19 +107,24 @@ def make_proposer(
     model: Proposer | None,
     costs: PassCosts | None,
     max_model_len: int,
-    policy: Policy | None = None,
+    policy: Policy | None,
+    executor: Executor,
 ) -> Proposer:
     """Return the proposer, its native functions compiled.
 
-    model   what runs `draft`
-    costs   of verify passes, for "auto"
-    policy  what was measured before: priors of lookups, and costs of a model's rounds
+    model     what runs `draft`
+    costs     of verify passes, for "auto"
+    policy    what was measured before: priors of lookups, and costs of a model's rounds
+    executor  of the target
     """
     method = speculative.method
     if method == "none":
         return NoProposer()
     if method in UNION_METHODS:
-        return _make_union(speculative, draft, model, costs or PassCosts.flat(), max_model_len, policy)
+        run_pass = partial(pass_s, executor, 1, 0)
+        return _make_union(
+            speculative, draft, model, costs or PassCosts.flat(), max_model_len, policy, run_pass
+        )
     if model is not None:
         return model
     lookup: RankedProposer = (
@@ -137,6 +143,7 @@ def _make_union(
     costs: PassCosts,
     max_model_len: int,
     policy: Policy | None,
+    run_pass: Callable[[], float],
 ) -> Union:
     priors = {} if policy is None else policy.priors
     lookups = make_lookups(speculative, priors)
@@ -145,7 +152,9 @@ def _make_union(
     else:
         assert isinstance(model, CachingProposer)
         per_level = speculative.draft_top_k
-        rounds = _round_costs(speculative, policy) or time_rounds(model, draft.depth, max_model_len)
+        rounds = _round_costs(speculative, policy)
+        if rounds is None:
+            rounds = time_rounds(model, draft.depth, max_model_len, run_pass)
         if isinstance(model, RankedProposer):
             _set_priors(model, priors)
         turns = ModelTurns(rounds, draft.depth, per_level)

@@ -306,8 +306,9 @@ def test_its_cache_is_that_of_the_union():
 
 def test_rounds_are_timed_where_nobody_waits():
     """A model that is slow at each level and each token; the slot is free again."""
-    model = Slow()
-    costs = time_rounds(model, 3, 512)
+    model, passes = Slow(), []
+    costs = time_rounds(model, 3, 512, lambda: passes.append(len(model.asked)))
+    assert passes == list(range(1, 18, 2))  # before each round that counts, which a warm one precedes
     assert costs.first_s == pytest.approx(0.004, abs=0.004)
     assert costs.level_s == pytest.approx(0.01, abs=0.004)
     assert costs.token_s == pytest.approx(0.001, abs=0.0004)
