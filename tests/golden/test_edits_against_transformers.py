@@ -43,9 +43,9 @@ COMMON = 9
 
 BIAS = {"logit_bias": {0: 2.5, 3: -100.0, 5: -0.3, 11: 100.0, 60: 1.7, 96: 0.1}}
 PENALTY = {"repetition_penalty": 1.3}
-WORDS = {
-    "bad_words": [[60], [2], [1, 4], [4, 4], [0, 1, 96], [8, 7, 6, 5, 4, 3, 2, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8]]
-}
+LONG_WORDS = [[first, second, 50 + first] for first in range(COMMON) for second in range(COMMON)]
+"""After any two tokens, the one before the last forbids another."""
+WORDS = {"bad_words": [[60], [2], [1, 4], [4, 4], [0, 1, 96], [*range(20)], *LONG_WORDS]}
 MINIMUM = {"min_tokens": 5, "stop_token_ids": [5, 11, 70]}
 EDITS = {
     "bias": BIAS,
