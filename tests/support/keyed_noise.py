@@ -1,0 +1,117 @@
+"""Noise as core/noise.py keys it, but enumerated: what is asked of one key again is answered by the same noise.
+
+Of three tokens, Gumbel-max takes the one whose E / weight is least; the E are exponential. Only E / sum(E) counts, which
+lies evenly on a triangle. A choice cuts the triangle into convex cells, one a token, whose areas are its chances; what
+the next choice by the same noise has to go by is the cell that was taken. So laws that share noise are enumerated, too.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from support.enumeration import Branches
+
+from tspec.core.noise import ACCEPT, RESIDUAL, TARGET, draft_stream
+from tspec.core.sampling import NO_TOKEN
+from tspec.kernels.reference.accept_ratio import DrawnTree
+
+VOCAB = 3
+NEVER = 1e-12
+"""Chances below this are rounding: of cells that share a border."""
+
+Key = tuple[int, ...]
+"""Position and stream, of accept tests also the node."""
+Known = dict[Key, np.ndarray]
+"""Corners [corners, 3] of the cell that the noise of a key lies in, or the ends [2] of what a uniform number lies in."""
+
+
+@dataclass
+class KeyedNoise:
+    """Chances are branches; `known` is what earlier choices have said of the noise of each key."""
+
+    branches: Branches
+    known: Known
+
+    def choose(self, key: Key, weights: Sequence[float]) -> int:
+        """The token that Gumbel-max takes; weights float [3], some above 0."""
+        cell = self.known.get(key, np.eye(VOCAB))
+        cells = [_cell_of(token, weights, cell) for token in range(VOCAB)]
+        token = self.branches.choose(_chances([_area(each) for each in cells]))
+        self.known[key] = cells[token]
+        return token
+
+    def accept(self, key: Key, probability: float) -> bool:
+        """Whether a uniform number is at most `probability`."""
+        low, high = self.known.get(key, np.array([0.0, 1.0]))
+        limit = min(max(probability, low), high)
+        is_accepted = self.branches.choose(_chances([high - limit, limit - low])) == 1
+        self.known[key] = np.array([low, limit] if is_accepted else [limit, high])
+        return is_accepted
+
+
+def _chances(sizes: Sequence[float]) -> list[float]:
+    return [size / sum(sizes) if size > NEVER * sum(sizes) else 0.0 for size in sizes]
+
+
+def _cell_of(token: int, weights: Sequence[float], cell: np.ndarray) -> np.ndarray:
+    """The part of a cell where no other token has a smaller E / weight."""
+    for other in range(VOCAB):
+        if other != token:
+            side = np.zeros(VOCAB)
+            side[other], side[token] = weights[token], -weights[other]
+            cell = _cut(cell, side)
+    return cell
+
+
+def _cut(corners: np.ndarray, side: np.ndarray) -> np.ndarray:
+    """The part of a convex polygon where `side` times the point is at least 0."""
+    kept = []
+    for here, there in zip(corners, np.roll(corners, -1, axis=0), strict=True):
+        high, low = here @ side, there @ side
+        if high >= 0:
+            kept.append(here)
+        if high * low < 0:
+            kept.append((here * low - there * high) / (low - high))
+    return np.array(kept).reshape(-1, VOCAB)
+
+
+def _area(corners: np.ndarray) -> float:
+    """Up to a factor that is the same for all polygons in the triangle."""
+    x, y = corners[:, 0], corners[:, 1]
+    return float(abs(x @ np.roll(y, -1) - y @ np.roll(x, -1)))
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What noise is keyed by: (position of the root, depth of the token) -> Key. The accept test takes the node, too.
+
+    The defaults are the product's; others plant faults, or couple the draft to the target.
+    """
+
+    target: Callable[[int, int], Key] = lambda root, depth: (root + depth, TARGET)
+    draft: Callable[[int, int], Key] = lambda root, depth: (root + 1, draft_stream(depth))
+    accept: Callable[[int, int, int], Key] = lambda root, depth, node: (root + 1, ACCEPT, node)
+    residual: Callable[[int, int], Key] = lambda root, depth: (root + depth, RESIDUAL)
+
+
+@dataclass(frozen=True)
+class KeyedChooser:
+    """The chooser of acceptance for a tree whose root stands at position `root`."""
+
+    noise: KeyedNoise
+    keys: Keys
+    root: int
+    depth: Sequence[int]
+    tree: DrawnTree
+
+    def target(self, node: int) -> int:
+        return self.noise.choose(self.keys.target(self.root, self.depth[node] + 1), self.tree.p(node).tolist())
+
+    def accept(self, candidate: int, probability: float) -> bool:
+        return self.noise.accept(self.keys.accept(self.root, self.depth[candidate], candidate), probability)
+
+    def draw(self, node: int, weights: torch.Tensor) -> int:
+        if weights.sum() <= 0:
+            return NO_TOKEN
+        return self.noise.choose(self.keys.residual(self.root, self.depth[node] + 1), weights.tolist())
