@@ -1,13 +1,14 @@
-"""The exact law of texts that are made by rounds of propose and verify alone, with noise that comes again where it does."""
+"""The exact law of texts made by round after round of propose and verify, which may meet the same noise again."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
 from support.acceptance import Decide, Laws, Prefix, Proposal, operands
 from support.enumeration import Branches, every_outcome
-from support.keyed_noise import VOCAB, KeyedChooser, KeyedNoise, Keys, Known
+from support.keyed_noise import PRODUCT, VOCAB, Key, KeyedChooser, KeyedNoise, Keys, Known
 
 from tspec.kernels.reference.accept_ratio import DrawnTree, decide, drawn_tree
 
@@ -24,7 +25,7 @@ class Rounds:
 
     laws: Laws
     widths: Sequence[int]
-    keys: Keys = Keys()
+    keys: Keys = PRODUCT
     decide_by: Decide = decide
     is_block: bool = False
     cut: float = 0.0
@@ -34,24 +35,24 @@ class Rounds:
     def law(self, length: int) -> np.ndarray:
         """The joint law of the first `length` tokens, [V] * length; as many rounds as it takes."""
         law = np.zeros((VOCAB,) * length)
-        chances: dict[Prefix, dict[bytes, tuple[float, Known]]] = {(): {b"": (1.0, {})}}
-        while chances:
-            text = min(chances, key=len)
-            for chance, known in chances.pop(text).values():
-                for part, (tokens, found) in every_outcome(
-                    lambda branches, text=text, known=known: self._round(branches, text, known)
-                ):
-                    if len(tokens) >= length:
-                        law[tokens[:length]] += chance * part
-                        continue
-                    same = chances.setdefault(tokens, {})
-                    before, _ = same.get(_name(found), (0.0, found))
-                    same[_name(found)] = before + chance * part, found
+        waiting: dict[Prefix, Counter[frozenset]] = {(): Counter({frozenset(): 1.0})}
+        while waiting:
+            text = min(waiting, key=len)
+            for known, chance in waiting.pop(text).items():
+                for part, (longer, found) in self._rounds(text, dict(known)):
+                    if len(longer) >= length:
+                        law[longer[:length]] += chance * part
+                    else:
+                        waiting.setdefault(longer, Counter())[frozenset(found.items())] += chance * part
         return law
+
+    def _rounds(self, text: Prefix, known: Known) -> Iterator[tuple[float, tuple[Prefix, Known]]]:
+        """Each way that one more round may go: its probability, and what `_round` returns."""
+        return every_outcome(lambda branches: self._round(branches, text, dict(known)))
 
     def _round(self, branches: Branches, text: Prefix, known: Known) -> tuple[Prefix, Known]:
         """The text after one more round, and what is known of noise that may be asked again: that of later places."""
-        noise, root = KeyedNoise(branches, dict(known)), len(text)
+        noise, root = KeyedNoise(branches, known), len(text)
         laws = replace(
             self.laws,
             p=lambda prefix: self.laws.p((*text, *prefix)),
@@ -72,20 +73,20 @@ class Rounds:
             level = [child for node in level for child in self._draw(noise, laws, proposal, node, key, width)]
         return proposal
 
-    def _draw(self, noise, laws, proposal, node, key, width) -> list[int]:
-        """Children of a node: the first tokens of Gumbel-max, by noise that all nodes of a level share."""
+    def _draw(
+        self, noise: KeyedNoise, laws: Laws, proposal: Proposal, node: int, key: Key, width: int
+    ) -> list[int]:
+        """Children of a node: Gumbel-max by the draft's own ids, with noise that all nodes of a level share."""
         law = laws.q(proposal.prefix(node))
-        index = np.arange(VOCAB) if laws.draft_index is None else laws.draft_index
-        left, children = np.where(index >= 0, law[index], 0.0), []
-        if self.is_cut_told:
-            proposal.laws[node] = np.where(law >= self.cut, law, 0.0)
+        proposal.laws[node] = np.where(law >= self.cut, law, 0.0) if self.is_cut_told else law
+        left, children = np.pad(law, (0, VOCAB - len(law))), []
         while len(children) < width and left.sum() > 0:
-            token = noise.choose(key, left.tolist())
-            if left[token] < self.cut:
+            drawn = noise.choose(key, left.tolist())
+            if left[drawn] < self.cut:
+                proposal.laws[node] = proposal.laws[node] if self.is_cut_told else None
                 break
-            proposal.laws[node] = proposal.laws[node] if self.is_cut_told else law
-            left[token] = 0
-            children.append(proposal.add(node, token))
+            left[drawn] = 0
+            children.append(proposal.add(node, laws.target_token(drawn)))
         return children
 
     def _tree(self, text: Prefix, laws: Laws, proposal: Proposal) -> DrawnTree:
@@ -95,7 +96,3 @@ class Rounds:
             read = drawn_tree(0, *operands(laws, proposal))
             self._trees[name] = replace(read, p=cache(read.p), q=cache(read.q))
         return self._trees[name]
-
-
-def _name(known: Known) -> bytes:
-    return b"".join(repr(key).encode() + known[key].tobytes() for key in sorted(known))
