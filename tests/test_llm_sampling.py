@@ -61,6 +61,25 @@ def test_bad_words_may_be_texts(llm):
     assert word in free.text and word not in result.text
 
 
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("stop_token_ids", lambda token: [97, token]),
+        ("allowed_token_ids", lambda token: [97, token]),
+        ("bad_words", lambda token: [[97], [98, token]]),
+        ("logit_bias", lambda token: {97: 1.0, token: 1.0}),
+    ],
+)
+def test_ids_past_the_vocabulary_are_refused_by_name_and_range(llm, name, given):
+    """Before anything runs; the last row of the logits is an id, whether or not the tokenizer has a text for it."""
+    vocab = llm.config.vocab_size
+    with pytest.raises(ConfigError) as caught:
+        llm.generate(PROMPT, SamplingParams(max_tokens=3, **{name: given(vocab)}))
+    assert f"{name} token id: got {vocab}, need ids from 0 to {vocab - 1}. " in str(caught.value)
+    (result,) = llm.generate(PROMPT, SamplingParams(max_tokens=3, **{name: given(vocab - 1)}))
+    assert result.finish_reason in ("length", "stop")
+
+
 def test_a_stream_is_of_one_sample(llm):
     with pytest.raises(ConfigError, match="n: got 2, need 1 in a stream"):
         next(llm.stream(PROMPT, SamplingParams(n=2)))

@@ -36,6 +36,24 @@ from tspec.core.sampling_params import MAX_SEED, SamplingParams, split_samples
         ({"bad_words": [["a"]]}, "bad_words entry: got 'a', need an integer of at least 0"),
         ({"allowed_token_ids": []}, "allowed_token_ids: got an empty list, need at least one id"),
         ({"allowed_token_ids": [-3]}, "allowed_token_ids entry: got -3, need an integer of at least 0"),
+        ({"allowed_token_ids": 5}, "allowed_token_ids: got 5, need a list of token ids"),
+        ({"allowed_token_ids": "57"}, "allowed_token_ids: got '57', need a list of token ids"),
+        ({"allowed_token_ids": ()}, "allowed_token_ids: got an empty list, need at least one id"),
+        ({"stop_token_ids": 5}, "stop_token_ids: got 5, need a list of token ids"),
+        ({"stop_token_ids": b"ab"}, "stop_token_ids: got b'ab', need a list of token ids"),
+        ({"stop_token_ids": [None]}, "stop_token_ids entry: got None, need an integer of at least 0"),
+        ({"bad_words": "abc"}, "bad_words: got 'abc', need a list of texts or of lists of token ids"),
+        ({"bad_words": 5}, "bad_words: got 5, need a list of texts or of lists of token ids"),
+        ({"bad_words": [1, 2]}, "bad_words: got 1 in it, need a list of texts or of lists of token ids"),
+        ({"bad_words": [None]}, "bad_words: got None in it, need a list of texts or of lists of token ids"),
+        ({"bad_words": [b"ab"]}, "bad_words: got b'ab' in it, need a list of texts or of lists"),
+        ({"bad_words": [{1, 2}]}, "bad_words: got {1, 2} in it, need a list of texts or of lists"),
+        ({"logit_bias": [3]}, "logit_bias: got [3], need a mapping of token ids to numbers"),
+        ({"logit_bias": 3}, "logit_bias: got 3, need a mapping of token ids to numbers"),
+        ({"logit_bias": {"3": 1.0}}, "logit_bias token id: got '3', need an integer of at least 0"),
+        ({"logit_bias": {3: None}}, "logit_bias of token 3: got None, need a number from -100 to 100"),
+        ({"constraint": "[a-z]+"}, "constraint: got '[a-z]+', need a grammar"),
+        ({"stop": 5}, "stop: got 5, need texts that are not empty"),
         ({"min_tokens": -1}, "min_tokens: got -1, need an integer of at least 0"),
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens: got 5, need at most max_tokens"),
         ({"max_tokens": -1}, "max_tokens: got -1, need an integer of at least 0"),
@@ -49,6 +67,16 @@ def test_an_impossible_value_is_named_with_its_range(params, message):
     with pytest.raises(ConfigError) as caught:
         SamplingParams(**params)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["stop_token_ids", "allowed_token_ids", "bad_words", "logit_bias", "constraint", "stop"]
+)
+def test_none_is_the_same_as_leaving_a_list_or_a_mapping_out(name):
+    """As it is in vLLM."""
+    params = SamplingParams(**{name: None})
+    assert params == SamplingParams()
+    assert (params.has_mask, params.has_penalties, params.effective_temperature) == (False, False, 0)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The protocol of grammars and whatever else decides, from the text so far, which tokens may come next."""
 
 from collections.abc import Collection, Iterable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -43,6 +43,7 @@ class ConstraintState(Protocol):
         """Go back to before the last `count` tokens that were advanced over."""
 
 
+@runtime_checkable
 class LogitsConstraint(Protocol):
     """What may be written. Shared by requests: each starts a state of its own."""
 

@@ -1,7 +1,8 @@
 """What a user may ask of one request. Impossible values raise ConfigError on construction, before anything runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tspec.core.checks import need_choice, need_int, need_number
 from tspec.core.constraint import LogitsConstraint
@@ -46,6 +47,7 @@ class SamplingParams:
     speculative            "auto": as the engine's proposer sees fit; "off": plain decoding; n: at most n candidates
 
     The order is bias, penalties, masks, temperature, top-k, top-p, min-p; log-probabilities are those before all of it.
+    None for a list or a mapping is the same as leaving it out. Ids past the vocabulary are refused with the request.
 
     Errors: ConfigError for a value that cannot be honoured.
     """
@@ -106,25 +108,23 @@ class SamplingParams:
 
     def _check_tokens(self) -> None:
         """Check the fields that hold token ids, and freeze them."""
-        for name in ("stop_token_ids", "allowed_token_ids"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, _token_ids(name, getattr(self, name)))
-        if self.allowed_token_ids is not None and len(self.allowed_token_ids) == 0:
+        object.__setattr__(self, "stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
+        if self.allowed_token_ids is not None:
+            allowed = _token_ids("allowed_token_ids", self.allowed_token_ids)
+            if not allowed:
+                raise ConfigError(
+                    "allowed_token_ids", got="an empty list", need="at least one id", fix="Or leave it out."
+                )
+            object.__setattr__(self, "allowed_token_ids", allowed)
+        object.__setattr__(self, "bad_words", _bad_words(self.bad_words))
+        object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
+        if self.constraint is not None and not isinstance(self.constraint, LogitsConstraint):
             raise ConfigError(
-                "allowed_token_ids", got="an empty list", need="at least one id", fix="Or leave it out."
+                "constraint",
+                got=repr(self.constraint),
+                need="a grammar",
+                fix="Make one with tspec.constraints: regex, json_schema or lark.",
             )
-        words = tuple(
-            word if isinstance(word, str) else _token_ids("bad_words", word) for word in self.bad_words
-        )
-        if not all(words):
-            raise ConfigError(
-                "bad_words", got="an empty word", need="words of at least one token", fix="Drop it."
-            )
-        object.__setattr__(self, "bad_words", words)
-        for token, bias in self.logit_bias.items():
-            need_int("logit_bias token id", token, low=0)
-            need_number(f"logit_bias of token {token}", bias, low=-MAX_BIAS, high=MAX_BIAS)
-        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
 
     @property
     def effective_temperature(self) -> float:
@@ -162,14 +162,55 @@ class SamplingParams:
         return self.effective_temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
 
 
-def _token_ids(name: str, values: Sequence[int]) -> tuple[int, ...]:
-    ids = tuple(values)
+def _entries(name: str, values: object, need: str) -> tuple[Any, ...]:
+    """The entries of a list; a text is none, though Python would take it for a list of its letters."""
+    if values is None:
+        return ()
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise ConfigError(name, got=repr(values), need=need, fix="Put it into a list, or leave it out.")
+    return tuple(values)
+
+
+def _token_ids(name: str, values: object) -> tuple[int, ...]:
+    ids = _entries(name, values, "a list of token ids")
     for token in ids:
         need_int(f"{name} entry", token, low=0)
     return ids
 
 
-def _stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
+def _bad_words(values: object) -> tuple[str | tuple[int, ...], ...]:
+    need = "a list of texts or of lists of token ids"
+    words = []
+    for word in _entries("bad_words", values, need):
+        if not isinstance(word, str | Sequence) or isinstance(word, bytes):
+            raise ConfigError("bad_words", got=f"{word!r} in it", need=need, fix="Put its ids into a list.")
+        words.append(word if isinstance(word, str) else _token_ids("bad_words", word))
+        if not words[-1]:
+            raise ConfigError(
+                "bad_words", got="an empty word", need="words of at least one token", fix="Drop it."
+            )
+    return tuple(words)
+
+
+def _logit_bias(values: object) -> dict[int, float]:
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise ConfigError(
+            "logit_bias",
+            got=repr(values),
+            need="a mapping of token ids to numbers",
+            fix="Write {token_id: bias}.",
+        )
+    for token, bias in values.items():
+        need_int("logit_bias token id", token, low=0)
+        need_number(f"logit_bias of token {token}", bias, low=-MAX_BIAS, high=MAX_BIAS)
+    return dict(values)
+
+
+def _stop_strings(stop: object) -> tuple[str, ...]:
+    if stop is None:
+        return ()
     stops = (stop,) if isinstance(stop, str) or not isinstance(stop, Sequence) else tuple(stop)
     for each in stops:
         if not isinstance(each, str) or not each:

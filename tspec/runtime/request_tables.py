@@ -196,6 +196,7 @@ def _check_ids(params: SamplingParams, vocab_size: int) -> None:
         "logit_bias": params.logit_bias,
         "allowed_token_ids": params.allowed_token_ids or (),
         "bad_words": [token for word in params.bad_words if not isinstance(word, str) for token in word],
+        "stop_token_ids": params.stop_token_ids,
     }
     for name, tokens in named.items():
         for token in tokens:
