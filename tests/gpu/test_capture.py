@@ -12,6 +12,7 @@ from support.random_requests import random_requests
 from support.replays import Passes, assert_same
 
 from benchmarks.gpu.models import random_chains, random_tree
+from tspec.core.sampling import DRAWN_CHAIN
 from tspec.core.tree import MAX_NODES, CandidateTrees
 from tspec.graph.plan import Bucket
 
@@ -21,7 +22,9 @@ NODES = (1, 2, 4, 8, 16, 32, MAX_NODES)
 BUCKETS = [("all", Bucket(rows, nodes)) for rows in (1, 2, 4) for nodes in NODES]
 BUCKETS += [(kind, Bucket(rows, MAX_NODES)) for kind in ("last", "none") for rows in (1, 4)]
 BUCKETS += [(kind, Bucket(2, 8)) for kind in ("all_filtered", "all_edited", "prompt")]
-SMALL = [("all", Bucket(1, 1)), ("all", Bucket(2, 4))]
+BUCKETS += [(kind, Bucket(2, 8)) for kind in ("ratio_filtered", "ratio_edited")]
+BUCKETS += [("ratio_edited", Bucket(2, 2))]
+SMALL = [("all", Bucket(1, 1)), ("all", Bucket(2, 4)), ("ratio_edited", Bucket(2, 2))]
 NUM_REPLAYS = 200
 
 
@@ -45,6 +48,24 @@ def test_a_replay_gives_the_bits_of_launches_one_by_one(medium, is_small, kind, 
         replace(
             medium.inputs(*ragged(medium.config, bucket, seed)),
             requests=random_requests(medium.config, bucket, seed),
+        )
+        for seed in (0, 1)
+    ]
+    Passes(medium).hold(kind, bucket, cases)
+
+
+@pytest.mark.parametrize("kind", ["ratio_filtered", "ratio_edited"])
+def test_a_replay_judges_blocks_as_launches_one_by_one_do(medium, is_small, kind):
+    """Chains of drawn candidates."""
+    if is_small and kind == "ratio_edited":
+        pytest.skip("more than the interpreter runs in a blink")
+    bucket = Bucket(1, 4) if is_small else Bucket(4, 16)
+    is_sampled = np.full((bucket.rows, bucket.nodes), DRAWN_CHAIN, np.int32)
+    is_sampled[:, -1] = 0
+    cases = [
+        replace(
+            medium.inputs(random_chains(medium.config, bucket.rows, bucket.nodes, seed), [70] * bucket.rows),
+            requests=random_requests(medium.config, bucket, seed) | {"is_sampled": is_sampled},
         )
         for seed in (0, 1)
     ]
