@@ -54,22 +54,30 @@ def test_a_replay_gives_the_bits_of_launches_one_by_one(medium, is_small, kind, 
     Passes(medium).hold(kind, bucket, cases)
 
 
+def blocks(config, bucket, seed):
+    """Requests over chains of drawn candidates, of which most are accepted: the draft gave them little chance."""
+    requests = random_requests(config, bucket, seed)
+    is_sampled = np.full((bucket.rows, bucket.nodes), DRAWN_CHAIN, np.int32)
+    is_sampled[:, -1] = 0
+    kept = {name: np.zeros_like(requests[name]) for name in ("top_k", "min_p")}
+    kept |= {"temperature": np.full(bucket.rows, 2, np.float32), "top_p": np.ones(bucket.rows, np.float32)}
+    return requests | kept | {"is_sampled": is_sampled, "draft_logprobs": requests["draft_logprobs"] - 2}
+
+
 @pytest.mark.parametrize("kind", ["ratio_filtered", "ratio_edited"])
 def test_a_replay_judges_blocks_as_launches_one_by_one_do(medium, is_small, kind):
-    """Chains of drawn candidates."""
     if is_small and kind == "ratio_edited":
         pytest.skip("more than the interpreter runs in a blink")
     bucket = Bucket(1, 4) if is_small else Bucket(4, 16)
-    is_sampled = np.full((bucket.rows, bucket.nodes), DRAWN_CHAIN, np.int32)
-    is_sampled[:, -1] = 0
     cases = [
         replace(
             medium.inputs(random_chains(medium.config, bucket.rows, bucket.nodes, seed), [70] * bucket.rows),
-            requests=random_requests(medium.config, bucket, seed) | {"is_sampled": is_sampled},
+            requests=blocks(medium.config, bucket, seed),
         )
         for seed in (0, 1)
     ]
-    Passes(medium).hold(kind, bucket, cases)
+    outputs = Passes(medium).hold(kind, bucket, cases)
+    assert kind == "ratio_edited" or max(each["num_out"].max() for each in outputs) > 1
 
 
 def test_launches_that_start_early_give_the_bits_of_launches_that_wait_for_each_other(medium):
