@@ -26,9 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "triton", "transformers", "numpy", "numba", "pytest")
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 DONE = re.compile(r"\b(PASSED|FAILED|ERROR|SKIPPED)\b")
-TEST_FILES = ("capture", "row_invariance", "lossless", "draft", "sampling", "kernels")
+TEST_FILES = ("capture", "row_invariance", "lossless", "draft", "sampling", "acceptance", "kernels")
 """In this order, so that what time cuts off are kernels by themselves."""
-SMOKE_TESTS = "sampled_from or accepted or commit or 1x1"
+SMOKE_TESTS = "sampled_from or accepted or commit or 1x1 or ratio or judge or law or edited or random_trees"
 """What the interpreter runs of tests/gpu."""
 MAX_WORKERS = 8
 """Test processes side by side, where pytest can: compiling kernels takes most of the time."""
@@ -166,7 +166,7 @@ def parts(setting: Setting) -> dict[str, tuple[Part, float]]:
     if not setting.is_cuda:
         return {
             "bandwidth": (bandwidth, 5.0),
-            "tests": (tests, 90.0),
+            "tests": (tests, 150.0),
             "micro": (model_part("micro", MICRO), 30.0),
             "transformers": (transformers_step, 5.0),
         }

@@ -12,6 +12,7 @@ from support.random_requests import random_requests
 from support.replays import Passes, assert_same
 
 from benchmarks.gpu.models import random_chains, random_tree
+from tspec.core.sampling import DRAWN_CHAIN
 from tspec.core.tree import MAX_NODES, CandidateTrees
 from tspec.graph.plan import Bucket
 
@@ -21,7 +22,9 @@ NODES = (1, 2, 4, 8, 16, 32, MAX_NODES)
 BUCKETS = [("all", Bucket(rows, nodes)) for rows in (1, 2, 4) for nodes in NODES]
 BUCKETS += [(kind, Bucket(rows, MAX_NODES)) for kind in ("last", "none") for rows in (1, 4)]
 BUCKETS += [(kind, Bucket(2, 8)) for kind in ("all_filtered", "all_edited", "prompt")]
-SMALL = [("all", Bucket(1, 1)), ("all", Bucket(2, 4))]
+BUCKETS += [(kind, Bucket(2, 8)) for kind in ("ratio_filtered", "ratio_edited")]
+BUCKETS += [("ratio_edited", Bucket(2, 2))]
+SMALL = [("all", Bucket(1, 1)), ("all", Bucket(2, 4)), ("ratio_edited", Bucket(2, 2))]
 NUM_REPLAYS = 200
 
 
@@ -49,6 +52,32 @@ def test_a_replay_gives_the_bits_of_launches_one_by_one(medium, is_small, kind, 
         for seed in (0, 1)
     ]
     Passes(medium).hold(kind, bucket, cases)
+
+
+def blocks(config, bucket, seed):
+    """Requests over chains of drawn candidates, of which most are accepted: the draft gave them little chance."""
+    requests = random_requests(config, bucket, seed)
+    is_sampled = np.full((bucket.rows, bucket.nodes), DRAWN_CHAIN, np.int32)
+    is_sampled[:, -1] = 0
+    kept = {name: np.zeros_like(requests[name]) for name in ("top_k", "min_p")}
+    kept |= {"temperature": np.full(bucket.rows, 2, np.float32), "top_p": np.ones(bucket.rows, np.float32)}
+    return requests | kept | {"is_sampled": is_sampled, "draft_logprobs": requests["draft_logprobs"] - 2}
+
+
+@pytest.mark.parametrize("kind", ["ratio_filtered", "ratio_edited"])
+def test_a_replay_judges_blocks_as_launches_one_by_one_do(medium, is_small, kind):
+    if is_small and kind == "ratio_edited":
+        pytest.skip("more than the interpreter runs in a blink")
+    bucket = Bucket(1, 4) if is_small else Bucket(4, 16)
+    cases = [
+        replace(
+            medium.inputs(random_chains(medium.config, bucket.rows, bucket.nodes, seed), [70] * bucket.rows),
+            requests=blocks(medium.config, bucket, seed),
+        )
+        for seed in (0, 1)
+    ]
+    outputs = Passes(medium).hold(kind, bucket, cases)
+    assert kind == "ratio_edited" or max(each["num_out"].max() for each in outputs) > 1
 
 
 def test_launches_that_start_early_give_the_bits_of_launches_that_wait_for_each_other(medium):

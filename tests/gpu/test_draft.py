@@ -193,6 +193,22 @@ def test_candidates_of_the_target_itself_are_accepted(targets, is_small, dtype):
     draft.executor.close()
 
 
+@pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.FLOAT32], ids=str)
+def test_drawn_candidates_of_the_target_itself_pass_the_ratio_test(targets, is_small, dtype):
+    """Nearly all: both laws are the same but for rounding. Chains, verified as blocks."""
+    if is_small and dtype is DType.BFLOAT16:
+        pytest.skip("more than the interpreter runs in a blink")
+    target = targets[dtype]
+    prompts, count = prompts_of(target, is_small), 4 if is_small else 100
+    draft = same_model(target, **size("drawn", is_small))
+    engine = make_engine(target, draft.proposer(), NUM_CANDIDATES)
+    sequences = run_engine(engine, prompts, count, temperature=3.0, seed=7)
+    num_candidates = sum(each.stats.num_candidates for each in sequences)
+    assert sum(each.stats.num_accepted for each in sequences) > 0.9 * num_candidates > 0
+    assert "ratio_filtered" in {kind.split()[0] for kind in engine.metrics().passes}
+    draft.executor.close()
+
+
 @pytest.mark.parametrize("is_timed", [False, True], ids=["free", "timed"])
 def test_auto_leaves_greedy_texts_as_they_are(targets, is_small, is_timed):
     """With passes timed on the device, and as if they cost nothing: then candidates are verified for sure."""

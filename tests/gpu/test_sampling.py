@@ -12,9 +12,13 @@ import pytest
 import torch
 from support.cuda_rows import make_operands, make_request, run_kernel
 from support.cuda_sampling import (
+    ALL_EDITS,
+    assert_edited,
     assert_sampled,
+    edit_operands,
     hard_logits,
     numbers,
+    run_edits,
     run_kept,
     run_logprobs,
     run_sample,
@@ -126,3 +130,14 @@ def test_noise_of_the_device_is_within_rounding_of_the_definition(device, is_sma
         position = int(request[2][row] + request[3][row, 0]) + 1
         noise = gumbel(int(request[1][row]), position, TARGET, np.arange(vocab))
         assert noise.max() - noise[token] <= 1e-5
+
+
+@pytest.mark.parametrize("is_last", [False, True], ids=["nodes", "last"])
+def test_logits_are_edited_as_the_reference_edits_them_bit_for_bit(device, is_small, is_last):
+    """A row for each set of edits: bias, penalties down each path, masks."""
+    counts = tuple(1 + edits % 3 if is_small else 1 + 9 * edits for edits in range(ALL_EDITS + 1))
+    rows, vocab = 1 if is_last else max(counts), vocab_of(is_small)
+    operands = edit_operands(counts, vocab, rows, seed=3)
+    operands[0].copy_(torch.arange(ALL_EDITS + 1))
+    logits = hard_logits(len(counts), rows, vocab)
+    assert_edited(run_edits(logits.to(device), on(device, *operands)).cpu(), logits, operands)

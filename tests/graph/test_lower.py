@@ -123,3 +123,15 @@ def test_the_last_chunk_of_a_prefill_takes_one_row_to_the_head():
     assert plan.buffers["layers.1.act"].shape == (1, 1, 20)
     assert plan.buffers["layers.0.act"].shape == (1, 64, 20)
     assert plan.buffers["node_tokens"].shape == (1, 1)
+
+
+@pytest.mark.parametrize("sampling", ["filtered", "edited"])
+def test_of_a_ratio_pass_only_logits_are_as_wide_as_the_vocabulary(sampling):
+    """No law of the target is written, nor a residual; the draft's law comes from outside."""
+    config = tiny_config(vocab_size=1009)
+    graph = fuse(build_graph(config, head="ratio", sampling=sampling))
+    plan = lower(graph, BUCKET, max_model_len=130)
+    wide = {name for name, buffer in plan.buffers.items() if config.vocab_size in buffer.shape}
+    assert wide == ({"logits", "edited"} if sampling == "edited" else {"logits"})
+    given = {name for name, (shape, _) in plan.inputs.items() if config.vocab_size in shape}
+    assert given - {"counts", "bias"} == {"draft_logprobs"}

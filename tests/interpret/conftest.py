@@ -10,6 +10,10 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+
+from tspec.runtime import cuda_executor
+from tspec.runtime.cuda_bind import DeviceModel
 
 FOLDER = Path(__file__).parent
 IS_ON = os.environ.get("TRITON_INTERPRET") == "1"
@@ -25,3 +29,14 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
         raise pytest.UsageError(
             "TRITON_INTERPRET: got nothing, need 1. Run TRITON_INTERPRET=1 pytest tests/interpret."
         )
+
+
+@pytest.fixture
+def cuda_in_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines with `device="cuda"` are built on the CPU's memory; their launches run one by one."""
+
+    def model(device, arch, weights, k_cache, v_cache, features=None):
+        return DeviceModel(device, arch, weights, k_cache, v_cache, features=features)
+
+    monkeypatch.setattr(cuda_executor, "find_device", lambda: (torch.device("cpu"), "sm_80", 1 << 30))
+    monkeypatch.setattr(cuda_executor, "device_model", model)

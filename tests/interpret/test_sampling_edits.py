@@ -3,62 +3,30 @@
 Run: TRITON_INTERPRET=1 pytest tests/interpret/test_sampling_edits.py
 """
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.cuda_sampling import INF, NAN, hard_logits, numbers, small_blocks, whole
-from support.kernel_case import random_trees
+from support.cuda_sampling import (
+    ALL_EDITS,
+    INF,
+    NAN,
+    assert_edited,
+    edit_operands,
+    hard_logits,
+    numbers,
+    run_edits,
+    small_blocks,
+    whole,
+)
 
 from tspec.core.errors import ContractError
 from tspec.core.sampling import EDIT_BIAS, EDIT_MASK, EDIT_PENALTIES
-from tspec.core.shapes import mask_words
-from tspec.core.tree import fill_ancestors
-from tspec.kernels.cuda.edit_logits import edit_logits
-from tspec.kernels.reference import REFERENCES
-
-ALL = EDIT_BIAS | EDIT_PENALTIES | EDIT_MASK
-
-
-def tables(counts, vocab, rows, seed):
-    """Operands after the logits, for trees of `counts` nodes and any edits; tokens of trees repeat."""
-    generator = np.random.default_rng(seed)
-    trees, batch = random_trees(counts, seed), len(counts)
-    nodes = trees.tokens.shape[1]
-    ancestors, depth = np.zeros((batch, nodes), np.int64), np.zeros((batch, nodes), np.int32)
-    fill_ancestors(trees.parents, trees.num_nodes, ancestors, depth)
-    penalties = np.stack([generator.choice([1.0, 1.3, 0.8], batch), *generator.uniform(-2, 2, (2, batch))], 1)
-    arrays = (
-        generator.integers(0, ALL + 1, batch).astype(np.int32),
-        penalties.astype(np.float32),
-        generator.integers(0, 5, (batch, vocab)).astype(np.int32),
-        generator.normal(size=(batch, vocab)).astype(np.float32),
-        generator.integers(-(2**31), 2**31, (batch, nodes if rows > 1 else 1, mask_words(vocab))).astype(
-            np.int32
-        ),
-        generator.integers(0, min(vocab, 5), (batch, nodes)).astype(np.int32),
-        ancestors,
-        np.array(trees.num_nodes, np.int32),
-    )
-    return [torch.from_numpy(each) for each in arrays]
 
 
 def run(logits, operands):
-    out = torch.full_like(logits, 77.0)
     with small_blocks():
-        edit_logits(out, logits, *operands)
-    return out
-
-
-def assert_edited(found, logits, operands):
-    """Live rows have the reference's bits; rows of padding are as they were."""
-    (want,) = REFERENCES["edit_logits"]({}, logits, *operands)
-    rows = logits.shape[1]
-    for batch, count in enumerate(operands[-1].tolist()):
-        live = count if rows > 1 else min(count, 1)
-        assert torch.equal(found[batch, :live], want[batch, :live])
-        assert (found[batch, live:] == 77).all()
+        return run_edits(logits, operands)
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
@@ -70,14 +38,14 @@ def assert_edited(found, logits, operands):
 )
 def test_live_rows_are_edited_as_the_reference_edits_them(counts, vocab, is_last, seed):
     rows = 1 if is_last else max(counts)
-    operands = tables(tuple(counts), vocab, rows, seed)
+    operands = edit_operands(tuple(counts), vocab, rows, seed)
     logits = hard_logits(len(counts), rows, vocab, seed)
     assert_edited(run(logits, operands), logits, operands)
 
 
-@pytest.mark.parametrize("edits", range(ALL + 1))
+@pytest.mark.parametrize("edits", range(ALL_EDITS + 1))
 def test_each_set_of_edits_is_the_references(edits):
-    operands = tables((3, 1, 4), 40, 4, seed=edits)
+    operands = edit_operands((3, 1, 4), 40, 4, seed=edits)
     operands[0].fill_(edits)
     logits = hard_logits(3, 4, 40)
     assert_edited(run(logits, operands), logits, operands)
@@ -98,7 +66,7 @@ def test_a_candidate_counts_below_itself_and_nowhere_else():
 
 
 def test_nan_becomes_minus_infinity_and_no_bias_or_penalty_brings_it_back():
-    operands = tables((2,), 20, 2, seed=0)
+    operands = edit_operands((2,), 20, 2, seed=0)
     operands[0].fill_(EDIT_BIAS | EDIT_PENALTIES)
     operands[1][:] = numbers(0.5, -2, -2)
     logits = torch.zeros(1, 2, 20)
@@ -109,7 +77,7 @@ def test_nan_becomes_minus_infinity_and_no_bias_or_penalty_brings_it_back():
 
 
 def test_a_mask_has_its_bits_lowest_first_and_32_to_a_word():
-    operands = tables((1,), 70, 1, seed=0)
+    operands = edit_operands((1,), 70, 1, seed=0)
     operands[0].fill_(EDIT_MASK)
     operands[4].copy_(whole(1 << 5, -(1 << 31), 1 << 4).view(1, 1, 3))
     out = run(torch.zeros(1, 1, 70), operands)
@@ -117,7 +85,7 @@ def test_a_mask_has_its_bits_lowest_first_and_32_to_a_word():
 
 
 def test_tables_of_another_size_are_refused():
-    operands = tables((2, 2), 40, 2, seed=0)
+    operands = edit_operands((2, 2), 40, 2, seed=0)
     logits = torch.zeros(2, 2, 40)
     for place, name in ((2, "counts"), (3, "bias"), (4, "mask"), (1, "penalties")):
         wrong = [*operands[:place], operands[place][..., :1].contiguous(), *operands[place + 1 :]]

@@ -6,7 +6,6 @@ Run: TRITON_INTERPRET=1 pytest tests/interpret/test_whole_drafts.py
 """
 
 import pytest
-import torch
 from support.engines import build, outputs, run
 from support.head_checkpoints import write_authors, write_medusa, write_speculators
 from support.tiny_heads import frequent_ids, tiny_eagle, tiny_medusa
@@ -15,8 +14,6 @@ from support.tiny_models import tiny_checkpoint
 from tspec import build_proposer
 from tspec.build import load_config
 from tspec.proposers.model_turns import DraftCosts
-from tspec.runtime import cuda_executor
-from tspec.runtime.cuda_bind import DeviceModel
 
 VOCAB, NUM_TOKENS = 64, 5
 SIZES = {"hidden": 32, "heads": 2, "kv_heads": 1, "intermediate": 48, "vocab": VOCAB}
@@ -52,15 +49,8 @@ def plain(folders):
 
 
 @pytest.fixture
-def on_device(folders, monkeypatch):
+def on_device(folders, cuda_in_interpreter):
     """Returns a function that builds the engine of `device="cuda"` on the CPU's memory."""
-    device = torch.device("cpu")
-    monkeypatch.setattr(cuda_executor, "find_device", lambda: (device, "sm_80", 1 << 30))
-
-    def model(device, arch, weights, k_cache, v_cache, features=None):
-        return DeviceModel(device, arch, weights, k_cache, v_cache, features=features)
-
-    monkeypatch.setattr(cuda_executor, "device_model", model)
 
     def on_device(**speculative):
         options = {"device": "cuda", "max_model_len": 128, "max_num_seqs": 2, "kv_cache_mib": 2}

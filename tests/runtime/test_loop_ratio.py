@@ -11,54 +11,20 @@ import numpy as np
 import pytest
 import torch
 from support.acceptance_drafts import Draft, keyed_noise
-from support.engines import TestProposer, build, finish, run, with_proposer
+from support.drawing import ALIVE, DRAFTS, NEAR, TARGET, DrawingProposer
+from support.engines import build, finish, run, with_proposer
 from support.table_model import logits_checkpoint
 from support.text_law import alarm, surprise
 
-from tspec.core.proposer import DraftBatch
 from tspec.core.sampling_params import SamplingParams
-from tspec.core.tree import CandidateTrees
 from tspec.runtime.sequence import FinishReason
 
-VOCAB, ALIVE, LENGTH, TEXTS, ROWS = 64, 4, 3, 2000, 25
-"""Of the vocabulary only the first tokens are ever likely; texts are run so many at a time."""
+LENGTH, TEXTS, ROWS = 3, 2000, 25
+"""Texts are run so many at a time."""
 
 FALSE_ALARM = 1e-6
 ALARM = alarm(7 * ALIVE**LENGTH, FALSE_ALARM)
 """As in tests/property/test_acceptance_statistics.py, for seven cases."""
-
-
-def table(seed: int) -> np.ndarray:
-    logits = np.full((VOCAB, VOCAB), -60.0, np.float32)
-    logits[:, :ALIVE] = 1.5 * np.random.default_rng(seed).normal(size=(VOCAB, ALIVE))
-    return logits
-
-
-TARGET, NEAR = table(1), table(1) + np.float32(0.5) * table(2).clip(-9)
-
-
-class DrawingProposer(TestProposer):
-    """Draws from a table, as many nodes as it may, and says from which law."""
-
-    name = "drawing"
-
-    def __init__(self, draft: Draft) -> None:
-        super().__init__()
-        self.draft = draft
-
-    def propose(self, batch: DraftBatch) -> CandidateTrees:
-        sampling = batch.sampling
-        assert sampling is not None
-        drawn = self.draft.propose(batch.roots, sampling.seeds, sampling.positions)
-        num_nodes = np.minimum(drawn.num_nodes, batch.max_nodes)
-        parents = np.tile(self.draft.parents, (len(num_nodes), 1))
-        is_sampled = drawn.is_sampled.copy()
-        for row, count in enumerate(num_nodes.tolist()):
-            has_child = np.isin(np.arange(parents.shape[1]), parents[row, 1:count])
-            is_sampled[row, ~has_child] = 0  # nothing was drawn there
-        trees = CandidateTrees(drawn.tokens, parents, num_nodes, is_sampled, drawn.draft_logprobs)
-        trees.check()
-        return trees
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +51,6 @@ def surprise_of(sequences) -> float:
     p = torch.from_numpy(TARGET[:ALIVE, :ALIVE]).double().softmax(1).numpy()
     law = p[0][:, None, None] * p[:, :, None] * p[None]
     return surprise(np.array([each.output_ids for each in sequences]), law)
-
-
-DRAFTS = {
-    "chains": {"widths": (1, 1)},
-    "blocks": {"widths": (1, 1), "is_block": True},
-    "trees": {"widths": (2, 2)},
-}
 
 
 @pytest.mark.parametrize("form", DRAFTS)

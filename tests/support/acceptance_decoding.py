@@ -4,7 +4,7 @@ A pass is compiled as the engine's are, but its logits are looked up: those of t
 of a text is known, and a pass costs next to nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from tspec.graph.builder import GraphBuilder, weight
 from tspec.graph.check import check
 from tspec.graph.ir import Graph, Role, Value
 from tspec.graph.lower import lower
-from tspec.graph.plan import Bucket
+from tspec.graph.plan import Bucket, Plan
 from tspec.graph.static_inputs import ANCESTORS
 from tspec.kernels.reference import REFERENCES
 from tspec.runtime.bind import bind_plan
@@ -111,7 +111,7 @@ def start_counts(rows: int, vocab: int) -> np.ndarray:
 
 @dataclass
 class TablePass:
-    """One compiled pass over ROWS candidate trees of one shape.
+    """One compiled pass over `rows` candidate trees of one shape, by the CPU backend.
 
     acceptance        "match" or "ratio"
     is_path_counted   False plants a fault: penalties count only what is committed
@@ -126,10 +126,7 @@ class TablePass:
     def __post_init__(self) -> None:
         nodes = len(self.parents)
         plan = lower(self._graph(), Bucket(self.rows, nodes), max_model_len=MAX_MODEL_LEN)
-        table = torch.from_numpy(self.target.logits)
-        self.weights = pack_weights(plan, {"table": table}.__getitem__, {})
-        self.bound = bind_plan(plan, self.weights, {}, num_threads=1)
-        static = self.bound.inputs
+        static = self.static = self.bind(plan, {"table": torch.from_numpy(self.target.logits)}.__getitem__)
         ancestors, depth = np.zeros((1, nodes), np.int64), np.zeros((1, nodes), np.int32)
         fill_ancestors(self.parents[None], np.array([nodes], np.int32), ancestors, depth)
         static["ancestors"][:], static["depth"][:] = ancestors, depth
@@ -137,6 +134,17 @@ class TablePass:
             static["uncounted"][:] = 0
         for name, array in self.target.requests(self.rows).items():
             static[name][:] = array
+
+    def bind(self, plan: Plan, load: Callable[[str], torch.Tensor]) -> Mapping[str, np.ndarray]:
+        """Give the pass its memory; returns its static inputs."""
+        self.weights = pack_weights(plan, load, {})
+        self.bound = bind_plan(plan, self.weights, {}, num_threads=1)
+        return self.bound.inputs
+
+    def launch(self) -> Mapping[str, np.ndarray]:
+        """Run on what the static inputs are; returns all outputs."""
+        pool(1).run(self.bound.launches)
+        return self.bound.outputs
 
     def _graph(self) -> Graph:
         vocab = self.target.vocab
@@ -155,13 +163,11 @@ class TablePass:
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs for as many sequences as `inputs` have; valid until the next run."""
         count = len(inputs["num_nodes"])
-        static = self.bound.inputs
-        static["num_nodes"][count:] = 0
+        self.static["num_nodes"][count:] = 0
         for name, array in inputs.items():
-            if name in static:
-                static[name][:count] = array
-        pool(1).run(self.bound.launches)
-        return {name: array[:count].copy() for name, array in self.bound.outputs.items()}
+            if name in self.static:
+                self.static[name][:count] = array
+        return {name: array[:count].copy() for name, array in self.launch().items()}
 
 
 def _uncounted(graph: Graph) -> Graph:
@@ -178,11 +184,12 @@ def _uncounted(graph: Graph) -> Graph:
 
 @dataclass
 class Decoder:
-    """Decodes texts of a few tokens each, ROWS at a time.
+    """Decodes texts of a few tokens each, `rows` at a time.
 
     acceptance        "match" or "ratio"
     is_path_counted   False plants a fault: see TablePass
     is_residual_used  False plants a fault: after a refusal the target's own sample comes out
+    make_pass         TablePass, or the same on a device
     """
 
     target: Target
@@ -190,13 +197,18 @@ class Decoder:
     acceptance: str = "ratio"
     is_path_counted: bool = True
     is_residual_used: bool = True
+    make_pass: Callable[..., TablePass] = TablePass
+    rows: int = ROWS
 
     def decode(self, count: int, length: int, seed: int) -> np.ndarray:
         """int32 [count, length], a text a row, each with a seed of its own."""
-        one_pass = TablePass(self.target, self.draft.parents, self.acceptance, self.is_path_counted)
+        one_pass = self.make_pass(
+            self.target, self.draft.parents, self.acceptance, self.is_path_counted, rows=self.rows
+        )
         seeds = np.random.default_rng(seed).integers(0, 1 << 63, count)
+        starts = range(0, count, self.rows)
         return np.concatenate(
-            [self._decode(one_pass, seeds[start : start + ROWS], length) for start in range(0, count, ROWS)]
+            [self._decode(one_pass, seeds[start : start + self.rows], length) for start in starts]
         )
 
     def _decode(self, one_pass: TablePass, seeds: np.ndarray, length: int) -> np.ndarray:

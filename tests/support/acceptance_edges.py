@@ -13,6 +13,16 @@ LOWEST_SEED, HIGHEST_SEED, EDGE_NODE = 2225566365, 1098414703, 2
 
 NEVER = -np.inf
 ONLY_0, ONLY_1 = [0.0, NEVER, NEVER, NEVER], [NEVER, 0.0, NEVER, NEVER]
+EDGES = [
+    (LOWEST_SEED, [0.0, NEVER, 0.0, 0.0], False),
+    (HIGHEST_SEED, [0.0, NEVER, 0.0, 0.0], False),
+    (LOWEST_SEED, [NEVER, -31 * np.log(2), 0.0, NEVER], True),
+    (LOWEST_SEED, [NEVER, -33 * np.log(2), 0.0, NEVER], False),
+    (HIGHEST_SEED, ONLY_1, True),
+    (HIGHEST_SEED, [NEVER, 0.0, -12.0, NEVER], False),
+]
+"""Seed, logits after the first candidate, and whether the second one is then accepted as a chain and as a block."""
+
 FORMS = {"siblings": [-1, 0, 0], "chain": [-1, 0, 1], "block": [-1, 0, 1]}
 
 

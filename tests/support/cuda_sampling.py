@@ -6,14 +6,24 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from support.acceptance_cases import ORDER, Operands, as_tensors, reference_verdict
+from support.kernel_case import random_trees
 
 from tspec.core.noise import TARGET, gumbel
+from tspec.core.sampling import EDIT_BIAS, EDIT_MASK, EDIT_PENALTIES
+from tspec.core.shapes import mask_words
+from tspec.core.tree import fill_ancestors
 from tspec.kernels.cuda import draw_draft, edit_logits, kept, logprobs, sample
+from tspec.kernels.cuda.accept_ratio import accept_ratio
 from tspec.kernels.cuda.launch import Scratch
 from tspec.kernels.reference import REFERENCES
 
 NAN, INF = float("nan"), float("inf")
 Tensors = Sequence[torch.Tensor]
+
+ALL_EDITS = EDIT_BIAS | EDIT_PENALTIES | EDIT_MASK
+UNTOUCHED = 77
+"""What outputs hold before a launch."""
 
 SIZES = (
     {"GROUPS": 32, "GATHERED_RANK": 8, "MAX_GATHERED": 64, "BLOCK": 32},
@@ -111,3 +121,65 @@ def assert_sampled(found: torch.Tensor, logits: torch.Tensor, *request: torch.Te
             gumbel(int(seed[batch]), position, TARGET, np.array(tokens))
         )
         assert abs(first - second) <= 8 * 2**-24 * max(abs(float(second)), 32), (batch, row, tokens)
+
+
+def edit_operands(counts: Sequence[int], vocab: int, rows: int, seed: int) -> list[torch.Tensor]:
+    """Operands after the logits, for trees of `counts` nodes and any edits; tokens of trees repeat."""
+    generator = np.random.default_rng(seed)
+    trees, batch = random_trees(counts, seed), len(counts)
+    nodes = trees.tokens.shape[1]
+    ancestors, depth = np.zeros((batch, nodes), np.int64), np.zeros((batch, nodes), np.int32)
+    fill_ancestors(trees.parents, trees.num_nodes, ancestors, depth)
+    penalties = np.stack([generator.choice([1.0, 1.3, 0.8], batch), *generator.uniform(-2, 2, (2, batch))], 1)
+    arrays = (
+        generator.integers(0, ALL_EDITS + 1, batch).astype(np.int32),
+        penalties.astype(np.float32),
+        generator.integers(0, 5, (batch, vocab)).astype(np.int32),
+        generator.normal(size=(batch, vocab)).astype(np.float32),
+        generator.integers(-(2**31), 2**31, (batch, nodes if rows > 1 else 1, mask_words(vocab))).astype(
+            np.int32
+        ),
+        generator.integers(0, min(vocab, 5), (batch, nodes)).astype(np.int32),
+        ancestors,
+        np.array(trees.num_nodes, np.int32),
+    )
+    return [torch.from_numpy(each) for each in arrays]
+
+
+def run_edits(logits: torch.Tensor, operands: Tensors) -> torch.Tensor:
+    """The edited logits of the kernel."""
+    out = torch.full_like(logits, UNTOUCHED)
+    edit_logits.edit_logits(out, logits, *operands)
+    return out
+
+
+def assert_edited(found: torch.Tensor, logits: torch.Tensor, operands: Tensors) -> None:
+    """Live rows have the reference's bits; rows of padding are as they were."""
+    (want,) = REFERENCES["edit_logits"]({}, logits, *operands)
+    rows = logits.shape[1]
+    for batch, count in enumerate(operands[-1].tolist()):
+        live = count if rows > 1 else min(count, 1)
+        assert torch.equal(found[batch, :live], want[batch, :live])
+        assert (found[batch, live:] == UNTOUCHED).all()
+
+
+def run_accept_ratio(found: Operands, device: torch.device | str = "cpu") -> Tensors:
+    """out_tokens, num_out and path of the kernel on `device`, brought back."""
+    tensors = {
+        name: None if tensor is None else tensor.to(device) for name, tensor in as_tensors(found).items()
+    }
+    outs = [
+        torch.full(found[like].shape, UNTOUCHED, dtype=torch.int32, device=device)
+        for like in ("tokens", "num_nodes", "tokens")
+    ]
+    accept_ratio(*outs, *(tensors[name] for name in ORDER))
+    return [each.cpu() for each in outs]
+
+
+def assert_judged(found: Operands, device: torch.device | str = "cpu") -> Tensors:
+    """Hold the kernel's verdict against the reference's, which is returned."""
+    expected = reference_verdict(found)
+    names = ("out_tokens", "num_out", "path")
+    for name, result, reference in zip(names, run_accept_ratio(found, device), expected, strict=True):
+        assert torch.equal(result, reference), f"{name}: got {result}, need {reference}"
+    return expected

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from tspec.build import BuildOptions, build_engine
 from tspec.core.proposer import Committed, DraftBatch, Proposer
 from tspec.core.sampling_params import SamplingParams
 from tspec.core.speculative_config import SpeculativeConfig
@@ -20,6 +19,9 @@ NGRAM = {"method": "ngram", "prompt_lookup_min": 1, "num_speculative_tokens": 5}
 
 def build(folder: Path, speculative: dict[str, Any] | None = None, **options: Any) -> Engine:
     """An engine of one thread, as `LLM` builds it."""
+    # Here, so that the proposers below can be had where what reads checkpoints is missing.
+    from tspec.build import BuildOptions, build_engine
+
     asked = BuildOptions(**{"num_threads": 1, "kv_cache_mib": 64} | options)
     return build_engine(folder, SpeculativeConfig.of(speculative or {"method": "none"}), asked)
 

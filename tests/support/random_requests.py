@@ -3,7 +3,7 @@
 import numpy as np
 
 from tspec.core.config import ModelConfig
-from tspec.core.sampling import EDIT_BIAS, EDIT_MASK, EDIT_PENALTIES
+from tspec.core.sampling import DRAWN, EDIT_BIAS, EDIT_MASK, EDIT_PENALTIES
 from tspec.core.sampling_params import MAX_LOGPROBS
 from tspec.core.shapes import mask_words
 from tspec.graph.plan import Bucket
@@ -13,7 +13,10 @@ NUM_EDITS = (EDIT_BIAS | EDIT_PENALTIES | EDIT_MASK) + 1
 
 
 def random_requests(config: ModelConfig, bucket: Bucket, seed: int) -> dict[str, Rows]:
-    """Greedy and sampled sequences in turn, with limits and edits of their own; masks allow half of all tokens."""
+    """Greedy and sampled sequences in turn, with limits and edits of their own; masks allow half of all tokens.
+
+    The children of half of all nodes were drawn, from laws that have nothing to do with the model.
+    """
     generator = np.random.default_rng(seed)
     batch, nodes, vocab = bucket.rows, bucket.nodes, config.vocab_size
     turn = (np.arange(batch) + seed) % 2
@@ -30,4 +33,12 @@ def random_requests(config: ModelConfig, bucket: Bucket, seed: int) -> dict[str,
         "mask": generator.integers(-(1 << 31), 1 << 31, (batch, nodes, mask_words(vocab))).astype(np.int32),
         "num_logprobs": generator.integers(-1, MAX_LOGPROBS + 1, batch).astype(np.int32),
         "targets": generator.integers(0, vocab, (batch, nodes)).astype(np.int32),
+        "is_sampled": DRAWN * generator.integers(0, 2, (batch, nodes)).astype(np.int32),
+        "draft_logprobs": random_laws(generator, (batch, nodes, vocab)),
     }
+
+
+def random_laws(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Log of probabilities over the last dim, float32."""
+    scores = generator.normal(size=shape)
+    return (scores - np.log(np.exp(scores).sum(-1, keepdims=True))).astype(np.float32)

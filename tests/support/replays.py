@@ -38,11 +38,12 @@ class Passes:
             cache.copy_(before)
 
     def hold(self, kind, bucket, cases):
-        """Replays of both cases in turn, the first one twice, have the bits of launches one by one."""
+        """Replays of both cases in turn, the first one twice, have the bits of launches one by one: outputs of each."""
         self.model.executor.capture([(kind, bucket)])
         expected = [self.one_by_one(kind, bucket, inputs) for inputs in cases]
         for number in (0, 1, 0):
             assert_same(self.replayed(kind, bucket, cases[number]), expected[number])
+        return [outputs for outputs, _ in expected]
 
 
 def assert_same(found, expected):
