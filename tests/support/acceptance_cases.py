@@ -39,7 +39,7 @@ class Draft:
     temperatures   of the target, by row
     spread         of the noise on the draft's logits: 0 is a draft that is the target
     certain        share of nodes whose children are certain
-    dropped        share of leaves whose draw was dropped
+    dropped        share of leaves whose draw was dropped; none of a draft that is the target
     draft_vocab    tokens that the draft knows; None for all
     """
 
@@ -87,11 +87,11 @@ class Draft:
         for row, count in enumerate(trees.num_nodes.tolist()):
             has_child[row, trees.parents[row, 1:count]] = True
         chance = generator.random((rows, width))
+        # Behind a dropped draw of a draft that is the target, nothing but rounding is left to draw from.
+        dropped = self.dropped if self.spread > 0 else 0.0
         if self.is_block:
-            return np.where(has_child | (chance < self.dropped), DRAWN_CHAIN, 0).astype(np.int32)
-        return np.where(chance < np.where(has_child, 1 - self.certain, self.dropped), DRAWN, 0).astype(
-            np.int32
-        )
+            return np.where(has_child | (chance < dropped), DRAWN_CHAIN, 0).astype(np.int32)
+        return np.where(chance < np.where(has_child, 1 - self.certain, dropped), DRAWN, 0).astype(np.int32)
 
 
 def _log_softmax(scores: np.ndarray) -> np.ndarray:
