@@ -1,6 +1,7 @@
 """The engine with a proposer that draws its candidates: the ratio passes, from the proposer's law to committed text.
 
-The target is a checkpoint whose logits are a table, so that the law of a text is known.
+The target is a checkpoint whose logits are a table, so that the law of a text is known; the bound is that of
+support/text_law.py.
 
 Run: pytest tests/runtime/test_loop_ratio.py
 """
@@ -10,10 +11,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from support.acceptance_drafts import Draft, keyed_noise
+from support.acceptance_drafts import Draft
+from support.acceptance_noise import keyed_noise
 from support.engines import TestProposer, build, finish, run, with_proposer
 from support.table_model import logits_checkpoint
-from support.text_law import alarm, surprise
+from support.text_law import ALARM, assert_law, surprise
 
 from tspec.core.proposer import DraftBatch
 from tspec.core.sampling_params import SamplingParams
@@ -22,10 +24,6 @@ from tspec.runtime.sequence import FinishReason
 
 VOCAB, ALIVE, LENGTH, TEXTS, ROWS = 64, 4, 3, 2000, 25
 """Of the vocabulary only the first tokens are ever likely; texts are run so many at a time."""
-
-FALSE_ALARM = 1e-6
-ALARM = alarm(7 * ALIVE**LENGTH, FALSE_ALARM)
-"""As in tests/property/test_acceptance_statistics.py, for seven cases."""
 
 
 def table(seed: int) -> np.ndarray:
@@ -51,12 +49,11 @@ class DrawingProposer(TestProposer):
         assert sampling is not None
         drawn = self.draft.propose(batch.roots, sampling.seeds, sampling.positions)
         num_nodes = np.minimum(drawn.num_nodes, batch.max_nodes)
-        parents = np.tile(self.draft.parents, (len(num_nodes), 1))
         is_sampled = drawn.is_sampled.copy()
         for row, count in enumerate(num_nodes.tolist()):
-            has_child = np.isin(np.arange(parents.shape[1]), parents[row, 1:count])
+            has_child = np.isin(np.arange(is_sampled.shape[1]), drawn.parents[row, 1:count])
             is_sampled[row, ~has_child] = 0  # nothing was drawn there
-        trees = CandidateTrees(drawn.tokens, parents, num_nodes, is_sampled, drawn.draft_logprobs)
+        trees = CandidateTrees(drawn.tokens, drawn.parents, num_nodes, is_sampled, drawn.draft_logprobs)
         trees.check()
         return trees
 
@@ -81,10 +78,10 @@ def decode(engine, draft: Draft, max_tokens: int, count: int, **params) -> list:
     return done
 
 
-def surprise_of(sequences) -> float:
+def texts_and_law(sequences) -> tuple[np.ndarray, np.ndarray]:
     p = torch.from_numpy(TARGET[:ALIVE, :ALIVE]).double().softmax(1).numpy()
     law = p[0][:, None, None] * p[:, :, None] * p[None]
-    return surprise(np.array([each.output_ids for each in sequences]), law)
+    return np.array([each.output_ids for each in sequences]), law
 
 
 DRAFTS = {
@@ -97,12 +94,12 @@ DRAFTS = {
 @pytest.mark.parametrize("form", DRAFTS)
 def test_texts_follow_the_law_of_the_target(engine, form):
     draft = Draft(NEAR, noise=keyed_noise, **DRAFTS[form])
-    assert surprise_of(decode(engine, draft, LENGTH, TEXTS)) < ALARM
+    assert_law(*texts_and_law(decode(engine, draft, LENGTH, TEXTS)))
 
 
 def test_a_draft_that_lies_about_its_law_is_caught(engine):
     draft = Draft(NEAR, (1, 1), keyed_noise, temperature=0.3, told_temperature=1.0)
-    assert surprise_of(decode(engine, draft, LENGTH, TEXTS)) > ALARM
+    assert surprise(*texts_and_law(decode(engine, draft, LENGTH, TEXTS))) > ALARM
 
 
 @pytest.mark.parametrize("form", DRAFTS)
@@ -146,7 +143,7 @@ def test_texts_of_prompts_that_went_along_follow_the_law_of_the_target(engine, f
     went_along = [each for each in sequences if each.stats.num_from_prefill == 0]
     assert len(went_along) > 0.9 * TEXTS // 2
     assert {name.split()[0] for name in drawing.metrics().passes} == {"last", "ratio_filtered"}
-    assert surprise_of(sequences) < ALARM
+    assert_law(*texts_and_law(sequences))
 
 
 def test_coupled_draws_are_not_tested_by_ratio(engine):
