@@ -83,7 +83,7 @@ def test_texts_follow_the_law_of_plain_decoding_with_more_combinations(mode):
 
 
 @pytest.mark.parametrize("alone", ALONE)
-@pytest.mark.parametrize("mode", ["match, a tree", "ratio, a tree", "ratio, a block"])
+@pytest.mark.parametrize("mode", ["match, a tree", "ratio, a tree"])
 def test_texts_follow_the_law_with_each_parameter_alone(mode, alone):
     check(MODES[mode], alone, ALONE[alone], POOR)
 

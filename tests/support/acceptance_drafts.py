@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from support.acceptance_noise import Noise
+from support.acceptance_target import DEAD
 
 from tspec.core.sampling import DRAWN, DRAWN_CHAIN
 
@@ -63,9 +64,14 @@ class Draft:
         return np.array(parents, np.int32)
 
     @property
+    def columns(self) -> np.ndarray:
+        """The draft's tokens that it ever draws, int [P]."""
+        return np.flatnonzero((self.logits > DEAD / 2).any(0))
+
+    @property
     def tokens(self) -> np.ndarray:
-        """The target's numbers of the draft's tokens, int [Q]."""
-        return np.arange(self.logits.shape[1]) if self.known is None else np.array(self.known)
+        """The target's numbers of those, int [P]."""
+        return self.columns if self.known is None else np.array(self.known)[self.columns]
 
     def propose(
         self,
@@ -75,13 +81,14 @@ class Draft:
         deepest: np.ndarray | None = None,
     ) -> Proposed:
         """Draw a tree a sequence behind its newest token, with candidates no deeper than `deepest` [n]."""
-        parents, law = self.parents, _log_softmax(self.logits / self.temperature)
+        parents, names = self.parents, self.tokens
+        law = _log_softmax(self.logits / self.temperature)[:, self.columns]
         count, nodes = len(roots), len(parents)
         most = np.full(count, nodes) if deepest is None else deepest
         tokens, drew = np.zeros((count, nodes), np.int32), np.zeros((count, nodes), bool)
         is_kept = np.ones((count, nodes), bool)
         tokens[:, 0] = roots
-        noise = [self.noise(seeds, prefix_len, depth + 1, self.tokens) for depth in range(len(self.widths))]
+        noise = [self.noise(seeds, prefix_len, depth + 1, names) for depth in range(len(self.widths))]
         depths = np.zeros(nodes, np.int64)
         for parent in range(parents.max() + 1):
             children = np.flatnonzero(parents == parent)
@@ -90,11 +97,11 @@ class Draft:
             if depth in self.certain:
                 drawn = _largest(scores, len(children))
             elif self.is_replaced:
-                draws = [self.noise(seeds, prefix_len, depth, self.tokens) for _ in children]
+                draws = [self.noise(seeds, prefix_len, depth, names) for _ in children]
                 drawn = np.stack([(scores + each).argmax(1) for each in draws], axis=1)
             else:
                 drawn = _largest(scores + noise[depth - 1], len(children))
-            tokens[:, children] = self.tokens[drawn]
+            tokens[:, children] = names[drawn]
             is_asked = is_kept[:, parent] & (depth <= most)
             is_kept[:, children] = is_asked[:, None] & self._is_kept(scores, drawn)
             if depth not in self.certain:

@@ -15,7 +15,10 @@ VOCAB, LENGTH, TEXTS = 6, 3, 67_000
 """A case draws 201,000 tokens."""
 
 LARGE, LIVE = 67, (ROOT, 15, 40, 63, 64, 66)
-"""A vocabulary of a block of the kernels and a little more, and the tokens that ever come; a draft guesses others."""
+"""A vocabulary of a block of the kernels and a little more, and the tokens of it that ever come."""
+
+WRONG = (3, 31, 50, 65)
+"""Others, which a draft guesses all the same."""
 
 TREE, SMALL_TREE, CHAIN = (2, 2), (2, 1), (1, 1, 1)
 """Children of each node, by depth."""
@@ -24,10 +27,10 @@ FEW = (3, ROOT, 1)
 """Tokens that a draft knows, in its own order."""
 
 MODES = {
-    "match, a tree": ("match", {"widths": TREE}),
+    "match, a tree": ("match", {"widths": SMALL_TREE}),
     "match, a chain of the target's own noise": ("match", {"widths": CHAIN, "noise": coupled_noise}),
     "match, a tree of the target's own noise": ("match", {"widths": SMALL_TREE, "noise": coupled_noise}),
-    "match, the draft's likeliest tokens": ("match", {"widths": (3, 1), "noise": no_noise}),
+    "match, the draft's likeliest tokens": ("match", {"widths": SMALL_TREE, "noise": no_noise}),
     "ratio, a chain": ("ratio", {"widths": CHAIN, "noise": keyed_noise}),
     "ratio, a block": ("ratio", {"widths": CHAIN, "noise": keyed_noise, "is_block": True}),
     "ratio, a tree": ("ratio", {"widths": TREE}),
@@ -109,9 +112,10 @@ def rich_target(seed: int, least: float, **asked: Any) -> tuple[int, Target, np.
 
 
 def draft(seed: int, beside: Target, spread: float = 1.0, **settings: Any) -> Draft:
-    """A draft that is near a target, or not; it likes tokens a little that the target never says."""
-    logits, known = beside.logits, settings.get("known")
-    logits = np.where(logits > DEAD, logits, -4.5) if beside.vocab == LARGE else logits
+    """A draft that is near a target, or not; of a large vocabulary it also guesses tokens that never come."""
+    logits, known = beside.logits.copy(), settings.get("known")
+    if beside.vocab == LARGE:
+        logits[:, list(WRONG)] = -1.5
     logits = logits + spread * np.random.default_rng([seed, 1]).normal(size=logits.shape)
     logits = logits if known is None else logits[:, list(known)]
     return Draft(logits.astype(np.float32), **{"noise": fresh_noise(seed + 2)} | settings)
