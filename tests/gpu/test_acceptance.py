@@ -1,9 +1,8 @@
 """Acceptance by ratio on the device: verdicts are those of the float64 reference, and texts have the target's law.
 
 Texts come from passes as engines run them, with logits that are looked up: see support/acceptance_decoding.py. Each
-case draws 210,000 tokens, 70,000 texts of three, and is held against the law of the texts by Chernoff's bound, as
-tests/property/test_acceptance_statistics.py does: all cases together raise a false alarm with probability 1e-6 at most,
-over the choice of their seeds. Planted faults have to exceed the same bound. In the interpreter there are few texts,
+case draws 210,000 tokens, 70,000 texts of three, and is held against the law of the texts by the bound of
+support/text_law.py. Planted faults have to exceed it. In the interpreter there are few texts,
 which say nothing of a law: one case and one fault show that the code runs, and that a fault can be seen.
 
 Run: pytest tests/gpu/test_acceptance.py -m gpu
@@ -15,17 +14,19 @@ from functools import partial
 import numpy as np
 import pytest
 from support.acceptance_cases import Draft as Candidates
-from support.acceptance_decoding import Decoder, Target
-from support.acceptance_drafts import Draft, fresh_noise, keyed_noise
+from support.acceptance_decoding import Decoder
+from support.acceptance_drafts import Draft
 from support.acceptance_edges import EDGE_NODE, EDGES, ONLY_0, ONLY_1, two_candidates
+from support.acceptance_faults import of_the_target
+from support.acceptance_noise import fresh_noise, keyed_noise
+from support.acceptance_target import Target
 from support.cuda_sampling import assert_judged
 from support.device_tables import DeviceTablePass
-from support.text_law import alarm, surprise
+from support.text_law import ALARM, assert_law, surprise
 
 pytestmark = pytest.mark.gpu
 
 VOCAB, LENGTH, TEXTS, FEW_TEXTS = 5, 3, 70_000, 3
-FALSE_ALARM = 1e-6
 
 TREE, CHAIN = (2, 2), (1, 1, 1)
 FORMS = {
@@ -38,12 +39,10 @@ FAULTS = {
         {},
         {"widths": CHAIN, "is_block": True, "temperature": -0.02, "told_temperature": 1.0},
     ),
-    "the residual is p": ({"is_residual_used": False}, {"widths": CHAIN}),
+    "the residual is p": ({"fault": of_the_target}, {"widths": CHAIN}),
     "penalties count only what is committed": ({"is_path_counted": False}, {"widths": TREE}),
 }
 """What of the decoder is broken, and of the draft."""
-
-ALARM = alarm((len(FORMS) + len(FAULTS)) * VOCAB**LENGTH, FALSE_ALARM)
 
 
 @pytest.mark.parametrize("known", [None, 0.25], ids=["all tokens", "a quarter of them"])
@@ -73,8 +72,8 @@ def test_the_smallest_and_the_largest_number_are_judged_as_they_should(device, f
         assert (EDGE_NODE in path) == is_accepted
 
 
-def surprise_of(device, arch, is_small, draft, **broken):
-    """How far texts are from the law of their target, which has a filter and edits."""
+def texts_and_law(device, arch, is_small, draft, **broken):
+    """Texts of a target that has a filter and edits, and its law."""
     generator = np.random.default_rng(0)
     table = (1.5 * generator.normal(size=(VOCAB, VOCAB))).astype(np.float32)
     logits, target = table + generator.normal(size=(VOCAB, VOCAB)), Target(table)
@@ -90,14 +89,14 @@ def surprise_of(device, arch, is_small, draft, **broken):
         **broken,
     )
     count = FEW_TEXTS if is_small else TEXTS
-    return surprise(decoder.decode(count, LENGTH, seed=1), target.law(LENGTH))
+    return decoder.decode(count, LENGTH, seed=1), target.law(LENGTH)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_texts_follow_the_law_of_plain_decoding(device, arch, is_small, form):
     if is_small and form != "a block":
         pytest.skip("more than the interpreter runs in a blink")
-    assert surprise_of(device, arch, is_small, FORMS[form]) < ALARM
+    assert_law(*texts_and_law(device, arch, is_small, FORMS[form]))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -105,4 +104,4 @@ def test_a_fault_in_the_law_is_caught(device, arch, is_small, fault):
     broken, draft = FAULTS[fault]
     if is_small and broken:
         pytest.skip("more texts than the interpreter runs in a blink")
-    assert surprise_of(device, arch, is_small, draft, **broken) > ALARM
+    assert surprise(*texts_and_law(device, arch, is_small, draft, **broken)) > ALARM

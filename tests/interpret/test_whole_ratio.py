@@ -7,7 +7,8 @@ Run: TRITON_INTERPRET=1 pytest tests/interpret/test_whole_ratio.py
 """
 
 import pytest
-from support.acceptance_drafts import Draft, keyed_noise
+from support.acceptance_drafts import Draft
+from support.acceptance_noise import keyed_noise
 from support.drawing import DRAFTS, FAR, TARGET, DrawingProposer
 from support.engines import build, finish, outputs, with_proposer
 from support.head_checkpoints import write_speculators

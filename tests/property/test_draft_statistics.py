@@ -1,9 +1,8 @@
 """Models that draw their candidates keep the law of the target's texts, from their own programs to committed tokens.
 
 The target is a small llama whose law is computed by transformers. Each case draws 2,500 texts of three tokens, the
-first ones of longer texts, so that rounds have whole chains. The bound is that of test_acceptance_statistics.py: all
-tests of this file together raise a false alarm with probability 1e-6 at most, over the choice of their seeds, and a
-planted fault has to exceed the same bound.
+first ones of longer texts, so that rounds have whole chains. The bound is that of support/text_law.py, which allows
+1e-6 of false alarms to all tests of laws together, over the choice of their seeds; a planted fault has to exceed it.
 
 Run: pytest tests/property/test_draft_statistics.py
 """
@@ -17,7 +16,7 @@ import torch
 from support.draft_worlds import noisy_copy
 from support.engines import build, finish, with_room
 from support.head_checkpoints import write_speculators
-from support.text_law import alarm, surprise
+from support.text_law import ALARM, assert_law, surprise
 from support.tiny_heads import tiny_eagle
 from support.tiny_models import tiny_checkpoint
 
@@ -36,8 +35,6 @@ CASES = {
     "lookups beside a draft model, ratio": ("noisy", "ratio", "union"),
     "lookups beside an EAGLE-3 head, weighed": ("eagle3", "auto", "auto"),
 }
-NUM_FAULTS = 2
-ALARM = alarm((len(CASES) + NUM_FAULTS) * VOCAB**LENGTH, 1e-6)
 
 
 def write_tokens(folder, count=VOCAB):
@@ -109,7 +106,7 @@ def test_texts_follow_the_law_of_the_target(folders, law, case):
     texts, rate = texts_of(engine)
     engine.close()
     assert 0.05 < rate < 0.95
-    assert surprise(texts, law) < ALARM
+    assert_law(texts, law)
 
 
 class Liar:

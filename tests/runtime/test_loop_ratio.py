@@ -1,6 +1,7 @@
 """The engine with a proposer that draws its candidates: the ratio passes, from the proposer's law to committed text.
 
-The target is a checkpoint whose logits are a table, so that the law of a text is known.
+The target is a checkpoint whose logits are a table, so that the law of a text is known; the bound is that of
+support/text_law.py.
 
 Run: pytest tests/runtime/test_loop_ratio.py
 """
@@ -10,21 +11,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from support.acceptance_drafts import Draft, keyed_noise
+from support.acceptance_drafts import Draft
+from support.acceptance_noise import keyed_noise
 from support.drawing import ALIVE, DRAFTS, NEAR, TARGET, DrawingProposer
 from support.engines import build, finish, run, with_proposer
 from support.table_model import logits_checkpoint
-from support.text_law import alarm, surprise
+from support.text_law import ALARM, assert_law, surprise
 
 from tspec.core.sampling_params import SamplingParams
 from tspec.runtime.sequence import FinishReason
 
 LENGTH, TEXTS, ROWS = 3, 2000, 25
 """Texts are run so many at a time."""
-
-FALSE_ALARM = 1e-6
-ALARM = alarm(7 * ALIVE**LENGTH, FALSE_ALARM)
-"""As in tests/property/test_acceptance_statistics.py, for seven cases."""
 
 
 @pytest.fixture(scope="module")
@@ -47,21 +45,21 @@ def decode(engine, draft: Draft, max_tokens: int, count: int, **params) -> list:
     return done
 
 
-def surprise_of(sequences) -> float:
+def texts_and_law(sequences) -> tuple[np.ndarray, np.ndarray]:
     p = torch.from_numpy(TARGET[:ALIVE, :ALIVE]).double().softmax(1).numpy()
     law = p[0][:, None, None] * p[:, :, None] * p[None]
-    return surprise(np.array([each.output_ids for each in sequences]), law)
+    return np.array([each.output_ids for each in sequences]), law
 
 
 @pytest.mark.parametrize("form", DRAFTS)
 def test_texts_follow_the_law_of_the_target(engine, form):
     draft = Draft(NEAR, noise=keyed_noise, **DRAFTS[form])
-    assert surprise_of(decode(engine, draft, LENGTH, TEXTS)) < ALARM
+    assert_law(*texts_and_law(decode(engine, draft, LENGTH, TEXTS)))
 
 
 def test_a_draft_that_lies_about_its_law_is_caught(engine):
     draft = Draft(NEAR, (1, 1), keyed_noise, temperature=0.3, told_temperature=1.0)
-    assert surprise_of(decode(engine, draft, LENGTH, TEXTS)) > ALARM
+    assert surprise(*texts_and_law(decode(engine, draft, LENGTH, TEXTS))) > ALARM
 
 
 @pytest.mark.parametrize("form", DRAFTS)
@@ -105,7 +103,7 @@ def test_texts_of_prompts_that_went_along_follow_the_law_of_the_target(engine, f
     went_along = [each for each in sequences if each.stats.num_from_prefill == 0]
     assert len(went_along) > 0.9 * TEXTS // 2
     assert {name.split()[0] for name in drawing.metrics().passes} == {"last", "ratio_filtered"}
-    assert surprise_of(sequences) < ALARM
+    assert_law(*texts_and_law(sequences))
 
 
 def test_coupled_draws_are_not_tested_by_ratio(engine):

@@ -1,11 +1,9 @@
 """The passes of `acceptance_decoding` on the cuda lowering: on a device, or over CPU tensors in the interpreter."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from support.acceptance_decoding import TablePass
+from support.acceptance_decoding import Arrays, Load, TablePass
 from support.device_pass import CPU
 
 from tspec.graph.plan import Plan
@@ -19,14 +17,14 @@ class DeviceTablePass(TablePass):
     device: torch.device = CPU
     arch: str = "sm_80"
 
-    def bind(self, plan: Plan, load: Callable[[str], torch.Tensor]) -> Mapping[str, np.ndarray]:
+    def bind(self, plan: Plan, load: Load, tables: Arrays) -> Arrays:
         """Give the pass its memory; returns its static inputs."""
-        weights = load_device_weights(plan, load, {}, self.device)
+        weights = load_device_weights(plan, load, tables, self.device)
         model = DeviceModel(self.device, self.arch, weights, *kv_tensors(plan, 1, self.device))
         self.on_device = bind_device_plan(plan, model)
         return self.on_device.inputs.arrays
 
-    def launch(self) -> Mapping[str, np.ndarray]:
+    def launch(self) -> Arrays:
         """Run on what the static inputs are; returns all outputs."""
         self.on_device.inputs.to_device()
         self.on_device.launch()

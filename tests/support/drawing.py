@@ -37,12 +37,11 @@ class DrawingProposer(TestProposer):
         assert sampling is not None
         drawn = self.draft.propose(batch.roots, sampling.seeds, sampling.positions)
         num_nodes = np.minimum(drawn.num_nodes, batch.max_nodes)
-        parents = np.tile(self.draft.parents, (len(num_nodes), 1))
         is_sampled = drawn.is_sampled.copy()
         for row, count in enumerate(num_nodes.tolist()):
-            has_child = np.isin(np.arange(parents.shape[1]), parents[row, 1:count])
+            has_child = np.isin(np.arange(is_sampled.shape[1]), drawn.parents[row, 1:count])
             is_sampled[row, ~has_child] = 0  # nothing was drawn there
-        trees = CandidateTrees(drawn.tokens, parents, num_nodes, is_sampled, drawn.draft_logprobs)
+        trees = CandidateTrees(drawn.tokens, drawn.parents, num_nodes, is_sampled, drawn.draft_logprobs)
         trees.check()
         return trees
 
