@@ -27,7 +27,7 @@ TIMED_LATE = 32
 """Tokens that a round takes in where that is timed."""
 KIND_BOUNDS = (0.05, 0.25, 0.75, 1.5)
 """Rounds are told apart by the tokens that lookups promise in them: where these give much, a model adds little."""
-PRIOR_SHARES, PRIOR_ROWS = (0.9, 0.6, 0.4, 0.2, 0.0), 4.0
+PRIOR_SHARES, PRIOR_ROWS = (0.9, 0.8, 0.5, 0.2, 0.0), 16.0
 """Share of a model's promise that it adds in rounds of each kind, before it is known; rows that this counts as."""
 MEMORY_ROWS = 100.0
 """Rows of rounds after which a share has forgotten most of what was before."""
