@@ -35,7 +35,7 @@ from support.acceptance_worlds import (
 )
 from support.text_law import assert_law
 
-EXAMPLES, MORE = 3, 4
+EXAMPLES, MORE = 2, 5
 """Combinations a mode that hypothesis makes, besides that of all parameters: in every run, and in a slow test."""
 
 RICH, POOR = 12.0, 4.0
