@@ -81,9 +81,7 @@ def test_texts_are_those_of_plain_decoding_on_the_cpu(folders, plain, on_device,
 
 def test_lookups_beside_a_draft_keep_texts(folders, plain, on_device, monkeypatch):
     """Its rounds are not timed here: that takes half a minute."""
-    monkeypatch.setattr(
-        build_proposer, "time_rounds", lambda model, depth, max_model_len: DraftCosts(1e-4, 1e-4, 0.0)
-    )
+    monkeypatch.setattr(build_proposer, "time_rounds", lambda *asked: DraftCosts(1e-4, 1e-4, 0.0))
     engine = on_device(method="union", model=folders / "draft", **CHAIN)
     assert outputs(run(engine, *PROMPTS, max_tokens=NUM_TOKENS)) == plain["greedy"]
     assert outputs(run(engine, *PROMPTS, max_tokens=NUM_TOKENS, **SAMPLED)) == plain["sampled"]
