@@ -87,9 +87,9 @@ def time_costs(
     if is_padded:
         counts = {size for size in NODES if size <= max_candidates + 1}
     else:
-        # Costs jump where rows no longer fit into one register block.
+        # Costs have steps where rows fill register blocks, and jump where they no longer fit into one.
         cheap = num_cheap_nodes
-        counts = {1, cheap // 2, cheap, cheap + 1, 2 * cheap, max_candidates + 1, most}
+        counts = {*range(1, cheap + 2), 2 * cheap, max_candidates + 1, most}
     num_nodes = sorted(count for count in counts if 1 <= count <= most)
     costs = time_passes(executor, num_nodes, max_model_len - MAX_NODES, is_padded=is_padded)
     return replace(costs, ask_s=_ask_s(executor, speculative, costs))

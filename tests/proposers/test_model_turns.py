@@ -15,7 +15,8 @@ from tspec.core.pass_costs import PassCosts
 from tspec.core.proposer import CacheRows, DraftBatch
 from tspec.core.sampling import DRAWN_CHAIN
 from tspec.proposers.caching_union import CachingUnion
-from tspec.proposers.model_turns import DraftCosts, ModelTurns, Outlook, Turn, expected_tokens, time_rounds
+from tspec.proposers.model_turns import DraftCosts, ModelTurns, Outlook, Turn, time_rounds
+from tspec.proposers.turn_rows import expected_tokens
 from tspec.proposers.union_rows import PassPrices
 
 WORDS, DEPTH = 5000, 4
@@ -37,7 +38,7 @@ class World:
         whole = {text[0]: text for text in texts}
         self.model = KnownModel(lambda text: whole[text[0]][len(text) :], chance, is_drawn=is_drawn)
         turns = ModelTurns(costs, depth, 1)
-        self.union = CachingUnion("auto", lookups(), self.model, turns, pass_costs)
+        self.union = CachingUnion("auto", lookups(), self.model, turns, pass_costs, clock=lambda: 0.0)
         self.decoding = Decoding(self.union, says(*texts))
         self.found = []
         self.depths, self.lengths = [], []
@@ -146,7 +147,13 @@ def test_what_it_has_not_taken_in_makes_its_round_dear():
 
 def promises(num_rows):
     """Of texts of which nothing is known."""
-    return expected_tokens(*np.zeros((2, num_rows, DEPTH + 1)), DEPTH)
+    return expected_of(np.zeros((num_rows, DEPTH + 1)), np.zeros((num_rows, DEPTH + 1)))
+
+
+def expected_of(hits, trials):
+    """Of as many texts as there are rows."""
+    slots = np.arange(len(hits), dtype=np.int32)
+    return expected_tokens(hits, trials, slots, hits.shape[1] - 1)
 
 
 def plan_inputs(num_beside=0, most=8):
@@ -157,6 +164,22 @@ def plan_inputs(num_beside=0, most=8):
 def outlook_of(costs, contexts, rate, gain, pass_s, plain_s, num_beside=0):
     prices = PassPrices(contexts, costs.by_nodes(500), costs.by_context(), num_beside, rate, False)
     return Outlook(prices, rate, gain, pass_s, plain_s)
+
+
+def test_rounds_that_take_longer_than_timed_become_dear():
+    """And cheap again, when they no longer do; one that is far off says little."""
+    turns = ModelTurns(CHEAP, DEPTH, 1)
+    turn = Turn(np.zeros(1, dtype=np.int64), 1, CHEAP.first_s)
+    turns.time(turn, 100.0)
+    assert turns.costs.first_s < 1.02 * CHEAP.first_s
+    for factor in (2.0, 1.0):
+        for _ in range(100):
+            now = Turn(turn.rows, 1, turns.costs.of(1, 1, 1.0))
+            turns.time(now, factor * CHEAP.first_s)
+        assert turns.costs.first_s == pytest.approx(factor * CHEAP.first_s, rel=0.01)
+        assert turns.costs.level_s == pytest.approx(factor * CHEAP.level_s, rel=0.01)
+    turns.time(turn, 0.0)
+    assert turns.costs.first_s == pytest.approx(CHEAP.first_s, rel=0.01)
 
 
 def test_prompts_beside_are_no_candidates():
@@ -178,9 +201,9 @@ def test_a_tree_is_grown_whole():
     for per_level in (1, 3):
         turns = ModelTurns(costs, DEPTH, per_level)
         first = always * (np.arange(DEPTH + 1) == 1)
-        plan = turns.plan(batch, outlook, np.zeros(1), expected_tokens(first, always, DEPTH), int32(1))
+        plan = turns.plan(batch, outlook, np.zeros(1), expected_of(first, always), int32(1))
         assert plan.depth == (1 if per_level == 1 else 0)
-        good = turns.plan(batch, outlook, np.zeros(1), expected_tokens(always, always, DEPTH), int32(1))
+        good = turns.plan(batch, outlook, np.zeros(1), expected_of(always, always), int32(1))
         assert good.depth == DEPTH
 
 
@@ -211,7 +234,7 @@ def test_expected_tokens():
     trials = np.array([[0.0, 9.0, 0.0], [0.0, 0.0, 0.0]])
     known = (9 + 3 * 0.7) / 12
     beside = (9 + 3 * 0.7) / (9 + 3)
-    assert expected_tokens(hits, trials, 2) == pytest.approx(
+    assert expected_of(hits, trials) == pytest.approx(
         np.array([[known, known * 1.7], [beside, beside * 1.7]])
     )
 

@@ -1,6 +1,7 @@
 """A union of lookups and one model with a cache of its own."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 from tspec.core.pass_costs import PassCosts
 from tspec.core.proposer import CacheRows, CachingProposer, DraftBatch, RankedProposer
 from tspec.core.tree import NO_PARENT, CandidateTrees
-from tspec.proposers.model_turns import ModelTurns, Outlook, Turn, expected_tokens
+from tspec.proposers.acceptance import start_text
+from tspec.proposers.model_turns import ModelTurns, Outlook, Turn
+from tspec.proposers.turn_rows import count_chosen, expected_tokens
 from tspec.proposers.union import Union
 
 
@@ -27,13 +30,25 @@ class CachingUnion(Union):
         model: Any,
         turns: ModelTurns,
         costs: PassCosts,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`model` is a RankedProposer and a CachingProposer."""
+        """`model` is a RankedProposer and a CachingProposer; else as Union."""
         assert isinstance(model, RankedProposer) and isinstance(model, CachingProposer)
-        super().__init__(name, lookups, costs, (model,))
+        super().__init__(name, lookups, costs, (model,), clock)
         self._model: CachingProposer = model
         self._turns = turns
         self.num_slots = model.num_slots
+
+    def warm_up(self) -> None:
+        """Compile or load every native function, so that no request waits for it."""
+        super().warm_up()
+        known, number, one = start_text(self._known, 0), self._num_lookups, np.ones(1, dtype=np.int32)
+        turns = ModelTurns(self._turns.costs, self._turns.depth, self._turns.per_level)
+        hits, trials = known.depth_hits[number], known.depth_trials[number]
+        promises = expected_tokens(hits, trials, one - 1, turns.depth)
+        batch = DraftBatch(one - 1, one, one + 1, contexts=one)
+        turns.plan(batch, Outlook(self._prices(batch), 1.0, 0.0, 1.0, 1.0), np.zeros(1), promises, one)
+        count_chosen(self._pool, 1)
 
     def admit(self, slot: int, prompt: np.ndarray) -> None:
         """Start a sequence; see Union."""
@@ -50,7 +65,7 @@ class CachingUnion(Union):
 
     def _after_lookups(self, batch: DraftBatch, outlook: Outlook) -> CandidateTrees:
         promises = self._promises(batch)
-        gains, before = self._pool.gains[: len(batch.slots)].copy(), self._num_chosen(batch)
+        gains, before = self._pool.gains[: len(batch.slots)].copy(), count_chosen(self._pool, len(batch.slots))
         turn = self._turns.plan(batch, outlook, gains, promises, self._num_late(batch))
         self._turns.note(batch.slots.tolist(), turn)
         if turn.depth == 0:
@@ -58,7 +73,9 @@ class CachingUnion(Union):
         asked = np.ones(len(batch.slots), dtype=np.int32)
         most = 1 + turn.depth * self._turns.per_level
         asked[turn.rows] = np.minimum(batch.max_nodes[turn.rows], most)
+        before_s = self._seconds[self._num_lookups]
         grown = self._ask(self._num_lookups, replace(batch, max_nodes=asked))
+        self._turns.time(turn, float(self._seconds[self._num_lookups] - before_s))
         both = self._gather(batch, [grown], self._num_lookups)
         if grown.draft_logprobs is None:
             trees = self._decide(batch, both, turn.seconds)
@@ -71,16 +88,10 @@ class CachingUnion(Union):
         self._turns.learn(turn, *(each[turn.rows] for each in arrays))
         return trees
 
-    def _num_chosen(self, batch: DraftBatch) -> np.ndarray:
-        """Candidates of each row that were chosen so far, [B]."""
-        rows = len(batch.slots)
-        is_there = np.arange(self._pool.tokens.shape[1]) < self._pool.counts[:rows, None]
-        return (self._pool.is_chosen[:rows] & is_there).sum(axis=1)
-
     def _promises(self, batch: DraftBatch) -> np.ndarray:
-        hits, trials = self._known.depth_hits, self._known.depth_trials
-        number = self._num_lookups
-        return expected_tokens(hits[number, batch.slots], trials[number, batch.slots], self._turns.depth)
+        known, number = self._known, self._num_lookups
+        hits, trials = known.depth_hits[number], known.depth_trials[number]
+        return expected_tokens(hits, trials, batch.slots, self._turns.depth)  # type: ignore[no-any-return]
 
     def _num_late(self, batch: DraftBatch) -> np.ndarray:
         """Tokens that the model's cache lacks, its root among them, int32 [B]."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tspec.core.tree import NO_PARENT, CandidateTrees
+from tspec.proposers.growth_rows import number_parents, plant_best
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,42 +46,21 @@ def best_trees(roots: np.ndarray, levels: Sequence[Level], max_nodes: np.ndarray
     Shapes: roots, max_nodes int32 [B]
     """
     rows = len(roots)
-    tokens = np.concatenate([level.tokens.reshape(rows, -1) for level in levels], axis=1)
-    scores = np.concatenate([level.scores.reshape(rows, -1) for level in levels], axis=1)
-    parents = _parents(levels, rows)
-    width = int(min(max_nodes.max() - 1, tokens.shape[1]))
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :width]
-    counts = np.minimum(max_nodes - 1, (scores > -np.inf).sum(axis=1))
-    is_taken = np.arange(width) < counts[:, None]
-    order = np.sort(np.where(is_taken, order, tokens.shape[1]), axis=1)  # parents first again
-    found = np.minimum(order, tokens.shape[1] - 1)
-    out_tokens = np.zeros((rows, width + 1), dtype=np.int32)
-    out_parents = np.full((rows, width + 1), NO_PARENT, dtype=np.int32)
+    tokens = _joined([level.tokens for level in levels])
+    scores = _joined([level.scores for level in levels])
+    next_from = _joined([level.next_from for level in levels])
+    shapes = np.array([(*level.tokens.shape[1:], level.next_from.shape[1]) for level in levels])
+    parents = np.empty(tokens.shape, dtype=np.int32)
+    number_parents(parents, next_from, shapes)
+    width = 1 + int(min(max_nodes.max() - 1, tokens.shape[1]))
+    out_tokens, evidence = np.zeros((2, rows, width), dtype=np.int32)
+    out_parents, num_nodes = np.full((rows, width), NO_PARENT, dtype=np.int32), np.empty(rows, dtype=np.int32)
     out_tokens[:, 0] = roots
-    out_tokens[:, 1:] = np.where(is_taken, np.take_along_axis(tokens, found, axis=1), 0)
-    node_of = np.zeros((rows, tokens.shape[1] + 2), dtype=np.int32)  # the last entry is the root's: index -1
-    np.put_along_axis(node_of, order, np.arange(1, width + 1, dtype=np.int32)[None], axis=1)
-    node_of[:, -1] = 0
-    above = np.take_along_axis(parents, found, axis=1)
-    out_parents[:, 1:] = np.where(
-        is_taken, np.take_along_axis(node_of, above % node_of.shape[1], axis=1), NO_PARENT
-    )
-    evidence = np.zeros(out_tokens.shape, dtype=np.int32)
-    of_parent = np.where(above < 0, 0.0, np.take_along_axis(scores, np.maximum(above, 0), axis=1))
-    with np.errstate(invalid="ignore"):  # minus infinity twice, where there is no candidate
-        alone = np.take_along_axis(scores, found, axis=1) - of_parent
-    evidence[:, 1:] = np.where(is_taken, np.searchsorted(EVIDENCE_BOUNDS, alone), 0)
-    return CandidateTrees(out_tokens, out_parents, (counts + 1).astype(np.int32), evidence=evidence)
+    trees = (out_tokens, out_parents, evidence, num_nodes)
+    plant_best(trees, max_nodes, tokens, scores, parents, EVIDENCE_BOUNDS)
+    return CandidateTrees(out_tokens, out_parents, num_nodes, evidence=evidence)
 
 
-def _parents(levels: Sequence[Level], rows: int) -> np.ndarray:
-    """The candidate that each hangs on, by its number over all levels; -1 for the root."""
-    found, start = [], 0
-    above: np.ndarray | None = None
-    for level in levels:
-        num_parents, most = level.tokens.shape[1:]
-        parent = np.full((rows, num_parents), -1) if above is None else above[:, :num_parents]
-        found.append(np.repeat(parent, most, axis=1))
-        above = start + level.next_from.astype(np.int64)
-        start += num_parents * most
-    return np.concatenate(found, axis=1)
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """What levels have of each row, one after the other."""
+    return np.concatenate([each.reshape(len(each), -1) for each in arrays], axis=1)

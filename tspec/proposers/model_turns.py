@@ -4,6 +4,7 @@ So it is decided by what the model's candidates were worth lately, at each depth
 does not run are tried again now and then, so seldom that the trials of all of them cost next to nothing.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +14,9 @@ import numpy as np
 from tspec.core.proposer import CacheRows, CachingProposer, Committed, DraftBatch, DraftSampling
 from tspec.core.shapes import blocks_for
 from tspec.core.tree import MAX_NODES
+from tspec.proposers.turn_rows import best_turn
 from tspec.proposers.union_rows import PassPrices
 
-PRIOR_CHANCE = 0.7
-"""Chance that a model's candidate is right, before it is known: so a model is tried at once."""
-PRIOR_WEIGHT = 3.0
 TRIAL_SHARE = 0.01
 """Share of the time since the last trial that the next one may take. A model that needs more to take in what came
 since is not tried again in that text."""
@@ -31,6 +30,10 @@ PRIOR_SHARES, PRIOR_ROWS = (0.9, 0.8, 0.5, 0.2, 0.0), 16.0
 """Share of a model's promise that it adds in rounds of each kind, before it is known; rows that this counts as."""
 MEMORY_ROWS = 100.0
 """Rows of rounds after which a share has forgotten most of what was before."""
+MEMORY_TIMES = 16.0
+"""The same of how much longer rounds take than was timed."""
+MOST_OFF = 0.3
+"""As a logarithm, how far a single round is believed to be off: now and then another process has the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,10 @@ class DraftCosts:
     first_s: float
     level_s: float
     token_s: float
+
+    def times(self, factor: float) -> "DraftCosts":
+        """All of them so much longer."""
+        return DraftCosts(factor * self.first_s, factor * self.level_s, factor * self.token_s)
 
     def of(self, depth: int, num_late: int, growth: float) -> float:
         """A round of `depth` levels, after `num_late` tokens that it has not seen.
@@ -86,6 +93,7 @@ class ModelTurns:
 
     def __init__(self, costs: DraftCosts, depth: int, per_level: int) -> None:
         self.costs, self.depth, self.per_level = costs, depth, per_level
+        self._timed, self._log_slower = costs, 0.0
         self._waited: dict[int, int] = {}
         self._since_s = 0.0
         # Of rounds of each kind: what was promised and asked for, tokens and nodes, and what came of it.
@@ -109,24 +117,15 @@ class ModelTurns:
         Shapes   gains float64 [B]: expected tokens of the lookups' candidates; promises float64 [B, depth]: see
                  expected_tokens; num_late int32 [B]
         """
-        may, node_s = batch.max_nodes > 1, outlook.prices.node_s
-        of_tokens, of_nodes = (self._came / self._asked)[_kinds(gains)].T
-        best, best_gain = NO_TURN, 0.0
-        for depth in self._depths():
-            worth = np.where(
-                may, np.minimum(promises[:, depth - 1], batch.max_nodes - 1) * of_tokens, -np.inf
-            )
-            order = np.argsort(-worth, kind="stable")
-            num_nodes = np.minimum(depth * self.per_level, batch.max_nodes - 1) * of_nodes
-            gain = np.cumsum(worth[order]) - outlook.rate * (
-                self._rounds_s(depth, order, num_late, node_s)
-                + self._rises_s(np.cumsum(num_nodes[order]), batch, node_s)
-            )
-            most = int(np.argmax(gain))
-            if gain[most] > best_gain:
-                rows, best_gain = np.sort(order[: most + 1]), float(gain[most])
-                best = Turn(rows, depth, self._round_s(depth, rows, num_late, node_s))
-        return self._with_trials(best, batch, np.flatnonzero(may), num_late, node_s, outlook.plain_s)
+        node_s = outlook.prices.node_s
+        shares = (self._came / self._asked)[_kinds(gains)]
+        costs = (self.costs.first_s, self.costs.level_s, self.costs.token_s)
+        num_plain = len(batch.slots) + batch.num_beside
+        rows, depth, seconds = best_turn(
+            batch.max_nodes, promises, shares, num_late, costs, node_s, outlook.rate, num_plain, self.per_level
+        )
+        best = Turn(rows, depth, seconds) if depth else NO_TURN
+        return self._with_trials(best, batch, num_late, node_s, outlook.plain_s)
 
     def learn(
         self, turn: Turn, gains: np.ndarray, promises: np.ndarray, came: np.ndarray, num_nodes: np.ndarray
@@ -145,38 +144,28 @@ class ModelTurns:
             self._asked[kind] = fading * self._asked[kind] + (promised[row], most[row])
             self._came[kind] = fading * self._came[kind] + (came[row], min(num_nodes[row], most[row]))
 
+    def time(self, turn: Turn, seconds: float) -> None:
+        """Learn from what a round took, which may be more than at the start. 0 where no time is known."""
+        if seconds <= 0:
+            return
+        off = math.log(seconds / turn.seconds)
+        self._log_slower += max(-MOST_OFF, min(MOST_OFF, off)) / MEMORY_TIMES
+        self.costs = self._timed.times(math.exp(self._log_slower))
+
     def note(self, slots: Sequence[int], turn: Turn) -> None:
         """Count a round: the model ran in the rows of `turn`."""
         ran = set(turn.rows.tolist())
         for row, slot in enumerate(slots):
             self._waited[slot] = 0 if row in ran else self._waited.get(slot, 0) + 1
 
-    def _depths(self) -> list[int]:
-        """A chain may be cut anywhere; a tree is grown whole."""
-        return list(range(1, self.depth + 1)) if self.per_level == 1 else [self.depth]
-
     def _round_s(self, depth: int, rows: np.ndarray, num_late: np.ndarray, node_s: np.ndarray) -> float:
         growth = float(node_s[len(rows)] / node_s[1])
         return self.costs.of(depth, int(num_late[rows].sum()) - len(rows) + 1, growth)
-
-    def _rounds_s(
-        self, depth: int, order: np.ndarray, num_late: np.ndarray, node_s: np.ndarray
-    ) -> np.ndarray:
-        """The same for the first 1, 2, … rows of `order`, float64 [B]."""
-        growth = node_s[1 : len(order) + 1] / node_s[1]
-        late_s = np.cumsum(np.maximum(0, num_late[order] - 1)) * self.costs.token_s
-        return self.costs.of(depth, 1, 1.0) * growth + late_s
-
-    def _rises_s(self, num_candidates: np.ndarray, batch: DraftBatch, node_s: np.ndarray) -> np.ndarray:
-        """What so many candidates add to the pass, which need not be whole numbers."""
-        plain = len(batch.slots) + batch.num_beside
-        return np.interp(plain + num_candidates, np.arange(len(node_s)), node_s) - node_s[plain]
 
     def _with_trials(
         self,
         turn: Turn,
         batch: DraftBatch,
-        rows: np.ndarray,
         num_late: np.ndarray,
         node_s: np.ndarray,
         plain_s: float,
@@ -185,7 +174,12 @@ class ModelTurns:
         self._since_s += plain_s
         waited = [self._waited.get(slot, 0) for slot in batch.slots.tolist()]
         ran, found = set(turn.rows.tolist()), turn
-        due = [row for row in rows.tolist() if row not in ran and waited[row] >= LEAST_WAIT]
+        limits = batch.max_nodes.tolist()
+        due = [
+            row
+            for row, rounds in enumerate(waited)
+            if rounds >= LEAST_WAIT and limits[row] > 1 and row not in ran
+        ]
         for row in sorted(due, key=lambda row: -waited[row]):
             together = np.union1d(found.rows, [row])
             seconds = self._round_s(self.depth, together, num_late, node_s)
@@ -199,18 +193,6 @@ class ModelTurns:
 
 def _kinds(gains: np.ndarray) -> np.ndarray:
     return np.searchsorted(KIND_BOUNDS, gains)
-
-
-def expected_tokens(hits: np.ndarray, trials: np.ndarray, depth: int) -> np.ndarray:
-    """Return float64 [B, depth]: expected tokens of a tree of 1, 2, … levels, by what was right at each level.
-
-    Of a text of which little is known, those that run beside it tell.
-    hits, trials   float64 [B, D + 1], by depth from 0 on
-    """
-    hits_beside, trials_beside = hits.sum(axis=0) - hits, trials.sum(axis=0) - trials
-    beside = (hits_beside + PRIOR_WEIGHT * PRIOR_CHANCE) / (trials_beside + PRIOR_WEIGHT)
-    chances = (hits + PRIOR_WEIGHT * beside) / (trials + PRIOR_WEIGHT)
-    return np.cumsum(np.cumprod(chances[:, 1 : depth + 1], axis=1), axis=1)
 
 
 def time_rounds(

@@ -5,7 +5,7 @@ Source    where rounds differ, what counts is gain less (the long-run rate of ga
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -48,8 +48,9 @@ class Union:
               costs: all are judged by what comes even where they are not verified
     costs     of verify passes; PassCosts.flat() takes as many candidates as the limits allow
     others    sources that a subclass asks
+    clock     seconds, to time what sources take
 
-    Decides by its inputs alone: the texts, costs, measured times of passes, and the order of calls.
+    Decides by its inputs alone: the texts, costs, measured times of passes, the clock, and the order of calls.
     """
 
     def __init__(
@@ -58,11 +59,12 @@ class Union:
         lookups: Sequence[RankedProposer],
         costs: PassCosts,
         others: Sequence[RankedProposer] = (),
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.name = name
         self.last_decision = Decision(0.0, 0.0, 0.0, 0.0, 0.0)
         self._sources = [*lookups, *others]
-        self._num_lookups = len(lookups)
+        self._num_lookups, self._clock = len(lookups), clock
         self._costs, self._context_s, self._pace = costs, costs.by_context(), Pace(costs)
         self._first_class = np.array(first_classes(self._sources), dtype=np.int64)
         self._known = know_nothing(self._sources)
@@ -200,9 +202,9 @@ class Union:
         return trees
 
     def _ask(self, number: int, batch: DraftBatch) -> CandidateTrees:
-        start_s = time.perf_counter()
+        start_s = self._clock()
         trees = self._sources[number].propose(batch)
-        self._seconds[number] += time.perf_counter() - start_s
+        self._seconds[number] += self._clock() - start_s
         return trees
 
     def _gather(self, batch: DraftBatch, given: Sequence[CandidateTrees], first_source: int) -> Outlook:

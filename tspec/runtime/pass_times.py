@@ -29,17 +29,21 @@ def time_passes(
     """
     context = min(LONG_CONTEXT, max_context, executor.num_blocks * BLOCK_TOKENS - MAX_NODES)
     context = max(0, context) // BLOCK_TOKENS * BLOCK_TOKENS
-    counts = list(num_nodes)
-    short, long = np.full((2, len(counts)), np.inf)
+    # What a token of context costs rises evenly, without the steps of products: fewer numbers tell all.
+    widest = [count for count in num_nodes if count & (count - 1) == 0 or count == num_nodes[-1]]
+    short, long = dict.fromkeys(num_nodes, np.inf), dict.fromkeys(widest, np.inf)
     for _ in range(1 + REPEATS):  # one more, that warms up
-        for place, count in enumerate(counts):
-            short[place] = min(short[place], pass_s(executor, count, 0))
-            if context:
-                long[place] = min(long[place], pass_s(executor, count, context))
-    short = np.maximum.accumulate(short)
-    per_token = np.maximum(0.0, long - short) / context if context else np.zeros(len(counts))
-    rising = np.maximum.accumulate(per_token)
-    return PassCosts(tuple(counts), tuple(short.tolist()), tuple(rising.tolist()), is_padded)
+        for count in num_nodes:
+            short[count] = min(short[count], pass_s(executor, count, 0))
+            if context and count in long:
+                long[count] = min(long[count], pass_s(executor, count, context))
+    seconds = np.maximum.accumulate(list(short.values()))
+    rising = np.zeros(len(widest))
+    if context:
+        more_s = np.array([long[count] for count in widest]) - np.interp(widest, num_nodes, seconds)
+        rising = np.maximum.accumulate(np.maximum(0.0, more_s) / context)
+    per_token = np.interp(num_nodes, widest, rising)
+    return PassCosts(tuple(num_nodes), tuple(seconds.tolist()), tuple(per_token.tolist()), is_padded)
 
 
 def pass_s(executor: Executor, num_nodes: int, context: int, num_rows: int = 1) -> float:
