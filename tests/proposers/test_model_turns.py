@@ -4,9 +4,12 @@ Run: pytest tests/proposers/test_model_turns.py
 """
 
 import time
+from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.known_model import KnownModel
 from support.predicted_decoding import MEASURED, Decoding, lookups, says, seconds_a_token
 from support.proposing import int32
@@ -16,7 +19,7 @@ from tspec.core.proposer import CacheRows, DraftBatch
 from tspec.core.sampling import DRAWN_CHAIN
 from tspec.proposers.caching_union import CachingUnion
 from tspec.proposers.model_turns import DraftCosts, ModelTurns, Outlook, Turn, time_rounds
-from tspec.proposers.turn_rows import expected_tokens
+from tspec.proposers.turn_rows import best_turn, expected_tokens
 from tspec.proposers.union_rows import PassPrices
 
 WORDS, DEPTH = 5000, 4
@@ -192,6 +195,46 @@ def test_prompts_beside_are_no_candidates():
         turns = ModelTurns(CHEAP, DEPTH, 1)
         found.append(turns.plan(batch, outlook, np.zeros(1), none, int32(1)).depth)
     assert found[0] == found[1] > 0
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    seed=st.integers(0, 1 << 32),
+    num_rows=st.integers(1, 5),
+    depth=st.integers(1, 4),
+    per_level=st.integers(1, 3),
+)
+def test_no_other_rows_and_no_other_depth_are_worth_more(seed, num_rows, depth, per_level):
+    """Of all sets of rows with room, where all have taken in the same and bring as many nodes."""
+    random = np.random.default_rng(seed)
+    limits = random.choice(np.array([1, 64], np.int32), num_rows)
+    promised = np.cumsum(random.random((num_rows, depth)), axis=1)
+    shares = np.stack([random.random(num_rows), np.full(num_rows, 0.5)], axis=1)
+    node_s = np.cumsum(random.random(200))
+    first_s, level_s, rate = random.random(3)
+    found_rows, found_depth, found_s = best_turn(
+        limits,
+        promised,
+        shares,
+        np.ones(num_rows, np.int32),
+        (first_s, level_s, 0.0),
+        node_s,
+        rate,
+        num_rows,
+        per_level,
+    )
+    best, best_gain = ([], 0), 0.0
+    for levels in range(1, depth + 1) if per_level == 1 else [depth]:
+        for count in range(1, num_rows + 1):
+            for rows in combinations(np.flatnonzero(limits > 1).tolist(), count):
+                seconds = (first_s + (levels - 1) * level_s) * node_s[count] / node_s[1]
+                more = np.interp(num_rows + count * levels * per_level * 0.5, np.arange(200), node_s)
+                tokens = sum(promised[row, levels - 1] * shares[row, 0] for row in rows)
+                gain = tokens - rate * (seconds + more - node_s[num_rows])
+                if gain > best_gain:
+                    best, best_gain, best_s = (list(rows), levels), gain, seconds
+    assert (found_rows.tolist(), found_depth) == best
+    assert found_s == pytest.approx(best_s if best[1] else 0.0)
 
 
 def test_a_tree_is_grown_whole():

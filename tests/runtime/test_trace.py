@@ -88,5 +88,7 @@ def test_times_of_passes_rise_and_leave_kv_memory_as_it_was(folder):
         again = run(engine, PROMPTS[0], max_tokens=NUM_TOKENS)[0]
         assert (again.output_ids, again.stats.num_reused) == (alone, 0)
         assert time_passes(engine.executor, (1, 2), 0, is_padded=True).context_s == (0.0, 0.0)
+        between = time_passes(engine.executor, (1, 2, 3, 4, 6), 256, is_padded=False).context_s
+        assert between[2] == pytest.approx((between[1] + between[3]) / 2)
     finally:
         engine.close()

@@ -65,7 +65,10 @@ class CachingUnion(Union):
 
     def _after_lookups(self, batch: DraftBatch, outlook: Outlook) -> CandidateTrees:
         promises = self._promises(batch)
-        gains, before = self._pool.gains[: len(batch.slots)].copy(), count_chosen(self._pool, len(batch.slots))
+        gains, before = (
+            self._pool.gains[: len(batch.slots)].copy(),
+            count_chosen(self._pool, len(batch.slots)),
+        )
         turn = self._turns.plan(batch, outlook, gains, promises, self._num_late(batch))
         self._turns.note(batch.slots.tolist(), turn)
         if turn.depth == 0:

@@ -49,7 +49,7 @@ def number_parents(parents, next_from, shapes):
     for row in range(len(parents)):
         at, above_at, above_start = 0, -1, 0
         for level in range(len(shapes)):
-            num_above, most, num_next = shapes[level]
+            num_above, most, _ = shapes[level]
             start = at
             for place in range(num_above):
                 above = NO_PARENT if level == 0 else above_start + next_from[row, above_at + place]

@@ -122,7 +122,15 @@ class ModelTurns:
         costs = (self.costs.first_s, self.costs.level_s, self.costs.token_s)
         num_plain = len(batch.slots) + batch.num_beside
         rows, depth, seconds = best_turn(
-            batch.max_nodes, promises, shares, num_late, costs, node_s, outlook.rate, num_plain, self.per_level
+            batch.max_nodes,
+            promises,
+            shares,
+            num_late,
+            costs,
+            node_s,
+            outlook.rate,
+            num_plain,
+            self.per_level,
         )
         best = Turn(rows, depth, seconds) if depth else NO_TURN
         return self._with_trials(best, batch, num_late, node_s, outlook.plain_s)
