@@ -83,6 +83,11 @@ class ProductProbe:
         return 2 * _ROWS * _OUTPUTS * 2 * _STEPS * _CALLS * usable_cpus() / seconds / 1e12
 
 
+def measure_cpu() -> tuple[float, float]:
+    """GB/s that memory is read with, and 10^12 products and sums a second."""
+    return median_of(BandwidthProbe().read_gb_s), median_of(ProductProbe().tflops)
+
+
 def _on_all(work: Callable[[int], object]) -> float:
     """Seconds until all CPUs have done their part."""
     threads = [threading.Thread(target=work, args=(cpu,)) for cpu in range(usable_cpus())]

@@ -128,8 +128,7 @@ def _measure(job: Job, tuned: Sequence[str], kept: Sequence[str]) -> _Measured:
 def _machine_figures(executor: Any, passes: Sequence[TimedPass]) -> dict[str, Any]:
     figures: dict[str, Any] = {"passes": [each.as_json() for each in passes]}
     if isinstance(executor, CpuExecutor):
-        figures["read_gb_s"] = cpu_probe.median_of(cpu_probe.BandwidthProbe().read_gb_s)
-        figures["tflops"] = cpu_probe.median_of(cpu_probe.ProductProbe().tflops)
+        figures["read_gb_s"], figures["tflops"] = cpu_probe.measure_cpu()
         figures["kernels"] = {
             str(nodes): [each.as_json() for each in time_kernels(executor, nodes, REPEATS)]
             for nodes in KERNEL_NODES

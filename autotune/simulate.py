@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -71,9 +72,9 @@ def _machine(name: str, count: int) -> Machine:
         return find_machine(name, count)
     if count > 1:
         raise ConfigError("--gpus", got=count, need="1 with --device cpu", fix="Leave it out.")
-    from autotune.cpu_probe import BandwidthProbe, ProductProbe, median_of  # compiles, and takes 512 MiB
+    from autotune.cpu_probe import measure_cpu  # compiles, and takes 512 MiB
 
-    return measured_cpu(median_of(BandwidthProbe().read_gb_s), median_of(ProductProbe().tflops))
+    return measured_cpu(*measure_cpu())
 
 
 def _described(machine: Machine) -> str:
@@ -165,7 +166,11 @@ def _checked_table(checked: Sequence[dict[str, float]]) -> Table:
 
 
 def check_cpu(folder: Path, target: PredictedModel) -> list[dict[str, float]]:
-    """Time passes of a checkpoint, and put predicted ones beside them. Error: predicted over measured, less 1."""
+    """Time passes of a checkpoint, and put predicted ones beside them. Error: predicted over measured, less 1.
+
+    What the machine sustains is measured anew, before and after: it may be another machine than a moment ago.
+    """
+    from autotune.cpu_probe import measure_cpu
     from autotune.pass_grid import growth_by_nodes, time_grid
     from tspec.build import BuildOptions, build_engine
     from tspec.core.speculative_config import SpeculativeConfig
@@ -173,9 +178,12 @@ def check_cpu(folder: Path, target: PredictedModel) -> list[dict[str, float]]:
     options = BuildOptions(max_model_len=1024, max_num_seqs=1)
     engine = build_engine(folder, SpeculativeConfig("none"), options)
     try:
+        before = measure_cpu()
         passes = time_grid(engine.executor, 1, max(CHECKED_NODES), 0, REPEATS)
+        read_gb_s, tflops = np.mean([before, measure_cpu()], axis=0).tolist()
     finally:
         engine.close()
+    target = PredictedModel(target.config, measured_cpu(read_gb_s, tflops))
     measured = growth_by_nodes(passes, rows=1, context=0)
     found = []
     for nodes in CHECKED_NODES:

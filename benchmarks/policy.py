@@ -4,7 +4,7 @@ was not made from, and its choice against chains of five candidates, by category
 The policy is made from the first questions of each category, and tried on those behind them; every question is decoded
 plainly and by each method side by side.
 
-Run: python -m benchmarks.policy [CHECKPOINT] [--proposer FOLDER] [--per-category 2] [--policy FILE] [--json FILE]
+Run: python -m benchmarks.policy [CHECKPOINT] [--proposer FOLDER]... [--per-category 4] [--policy FILE] [--json FILE]
 """
 
 import argparse
@@ -21,14 +21,15 @@ from rich.table import Table
 from autotune.policy_run import Job, make_policy
 from benchmarks.machine import machine_line
 from benchmarks.prompts import Question, read_questions
-from benchmarks.side_by_side import decode_side_by_side
+from benchmarks.side_by_side import Timed, decode_side_by_side
 from tspec import LLM, SamplingParams
-from tspec.build import BuildOptions
+from tspec.build import BuildOptions, Progress
 from tspec.build_draft import method_of
 from tspec.checkpoint.demo_model import ensure_demo_model
 from tspec.checkpoint.policy_file import read_policy
 from tspec.core.policy import Policy
 from tspec.core.speculative_config import SpeculativeConfig
+from tspec.progress import progress_bar
 
 FIXED, PLAIN = 5, "plain"
 MAX_MODEL_LEN = 4096
@@ -36,7 +37,7 @@ Seconds = dict[str, dict[str, float]]
 
 
 def parts(per_category: int) -> tuple[list[str], list[Question]]:
-    """Prompts to make a policy from, and questions to try it on: as many of each category behind them."""
+    """Prompts to make a policy from, and questions to try it on: up to as many of each category behind them."""
     questions = read_questions(2 * per_category)
     by_category: dict[str, list[Question]] = defaultdict(list)
     for question in questions:
@@ -45,7 +46,7 @@ def parts(per_category: int) -> tuple[list[str], list[Question]]:
     return tuned, [each for group in by_category.values() for each in group[per_category:]]
 
 
-def configurations(proposer: Path | None) -> dict[str, tuple[SpeculativeConfig, bool]]:
+def configurations(proposers: Sequence[Path]) -> dict[str, tuple[SpeculativeConfig, bool]]:
     """Each way of decoding: its configuration, and whether it goes by the policy."""
     found = {
         f"ngram, {FIXED}": (SpeculativeConfig("ngram", num_speculative_tokens=FIXED), False),
@@ -53,12 +54,12 @@ def configurations(proposer: Path | None) -> dict[str, tuple[SpeculativeConfig, 
         "suffix": (SpeculativeConfig("suffix"), True),
         "auto": (SpeculativeConfig("auto"), True),
     }
-    if proposer is not None:
+    for proposer in proposers:
         method = method_of(proposer)
         fixed = SpeculativeConfig(method, model=proposer, num_speculative_tokens=FIXED)
         found[f"{method}, {FIXED}"] = fixed, False
         found[method] = SpeculativeConfig(method, model=proposer), True
-        found["auto with it"] = SpeculativeConfig("auto", model=proposer), True
+        found[f"auto with {method}"] = SpeculativeConfig("auto", model=proposer), True
     return found
 
 
@@ -67,10 +68,14 @@ def measure(
     file: Path,
     ways: Mapping[str, tuple[SpeculativeConfig, bool]],
     questions: Sequence[Question],
+    warm_up: str,
     max_tokens: int,
+    on_progress: Progress,
 ) -> tuple[Seconds, int]:
     """Seconds of decoding by category and way, "plain" among them, all side by side; and how many texts are not plain
     decoding's.
+
+    warm_up   a prompt that is none of the questions: engines bind what is bound on first use, and learn from texts
     """
     seconds: Seconds = defaultdict(lambda: defaultdict(float))
     num_differing, params = 0, SamplingParams(max_tokens=max_tokens)
@@ -81,11 +86,15 @@ def measure(
             policy = file if uses_policy else None
             llm = LLM(folder, speculative_config=config, policy=policy, **options)
             engines[name] = stack.enter_context(llm)
-        for place, question in enumerate([questions[0], *questions]):
-            prompt = engines[PLAIN].encode_chat([{"role": "user", "content": question.prompt}])
-            timed = decode_side_by_side(engines, prompt, params)
-            if place == 0:  # binds what is bound on first use
-                continue
+
+        def decode(text: str) -> dict[str, Timed]:
+            prompt = engines[PLAIN].encode_chat([{"role": "user", "content": text}])
+            return decode_side_by_side(engines, prompt, params)
+
+        decode(warm_up)
+        for number, question in enumerate(questions, start=1):
+            timed = decode(question.prompt)
+            on_progress("questions", number, len(questions))
             for name, each in timed.items():
                 seconds[question.category][name] += each.decode_s
                 num_differing += each.result.token_ids != timed[PLAIN].result.token_ids
@@ -115,27 +124,28 @@ def main() -> None:
     """Make a policy or read one, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", type=Path, nargs="?")
-    parser.add_argument("--proposer", type=Path, help="draft model or head")
     parser.add_argument(
-        "--per-category", type=int, default=2, help="questions to tune on, and as many to try"
+        "--proposer", type=Path, action="append", default=[], help="draft model or head; may be given again"
     )
-    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument(
+        "--per-category", type=int, default=4, help="questions to tune on, and as many to try"
+    )
+    parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--policy", type=Path, help="a policy of this machine; else one is made")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     args = parser.parse_args()
     console, folder = Console(), args.checkpoint or ensure_demo_model()
     console.print(machine_line())
     tuned, questions = parts(args.per_category)
-    models = (
-        [] if args.proposer is None else [SpeculativeConfig(method_of(args.proposer), model=args.proposer)]
-    )
-    options = BuildOptions(max_model_len=MAX_MODEL_LEN)
-    job = Job(folder, models, tuned, args.max_tokens, options, lambda what, done, total: None)
-    with tempfile.TemporaryDirectory() as temporary:
+    models = [SpeculativeConfig(method_of(each), model=each) for each in args.proposer]
+    options, ways = BuildOptions(max_model_len=MAX_MODEL_LEN), configurations(args.proposer)
+    with tempfile.TemporaryDirectory() as temporary, progress_bar() as on_progress:
         file = args.policy or Path(temporary) / "policy.json"
+        job = Job(folder, models, tuned, args.max_tokens, options, on_progress)
         policy = read_policy(file) if args.policy else make_policy(job, file)
-        ways = configurations(args.proposer)
-        seconds, num_differing = measure(folder, file, ways, questions, args.max_tokens)
+        seconds, num_differing = measure(
+            folder, file, ways, questions, tuned[0], args.max_tokens, on_progress
+        )
     show(seconds, policy, list(ways), console)
     console.print(f"texts that are not plain decoding's: {num_differing}")
     if args.json:
